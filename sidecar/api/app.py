@@ -23,6 +23,7 @@ from sidecar.api.guard import AnswerHeaders, RateLimiter, RequestShape, Shutdown
 from sidecar.api.health import health_routes
 from sidecar.api.instances import OtherInstances, Peers
 from sidecar.api.messages.changes import Commands, ControlDesk, control_routes
+from sidecar.api.messages.filtered import filter_routes
 from sidecar.api.messages.listing import Entries, Listing
 from sidecar.api.messages.routes import message_routes
 from sidecar.api.origins import origin_routes
@@ -97,6 +98,7 @@ def create_app(
         listed, others = (OtherInstances(source, operations.peers, instance_id) for _ in range(2))
         # The longer paths come first: a target may contain slashes.
         app.include_router(control_routes(desk, source.now_ms))
+        app.include_router(filter_routes(desk, source.now_ms))
         app.include_router(message_routes(Listing(source, operations.entries, listed), operations.gate))
         app.include_router(origin_routes(source, desk))
         app.include_router(dlq_routes(operations.dead_letters, others, instance_id, operations.gate))

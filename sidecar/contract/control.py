@@ -166,8 +166,7 @@ def render_control(
     if due_ms is not None:
         headers.append((DUE_MS, b"%d" % due_ms))
     headers.append((CONTROL_ID, control_id.encode()))
-    partition = target.partition if isinstance(target, TimerId | MessageFilter) else 0
-    parsed = parse_control(Record(partition or 0, 0, 0, None, None, headers), dict(headers))
+    parsed = parse_control(Record(partition_of(target) or 0, 0, 0, None, None, headers), dict(headers))
     problem = parsed.detail if isinstance(parsed, Rejection) else parsed.problem
     if problem:
         raise ValueError(problem)
@@ -184,6 +183,21 @@ def parse_target(text: str) -> TimerId | bytes:
         return _timer_target(text.encode())
     except HeaderError as error:
         raise ValueError(error.detail) from None
+
+
+def partition_of(target: Target) -> int | None:
+    """Return the only partition that gets a record with this target, None when all of them do."""
+    return target.partition if isinstance(target, TimerId | MessageFilter) else None
+
+
+def sent_to(text: str) -> int | None:
+    """Return the same of a target as an outcome names it; whatever the text is."""
+    try:
+        if text.startswith(FILTER_PREFIX):
+            return read_filter(TARGET, text.encode(errors="replace")).partition
+        return partition_of(_timer_target(text.encode(errors="replace")))
+    except HeaderError:
+        return None  # an origin, or a target that was refused
 
 
 def sign_control(headers: Headers, token: str, topic: str, partition: int, at_ms: int) -> tuple[str, bytes]:

@@ -8,13 +8,13 @@ with ControlClient(settings) as control:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
 from sidecar.clock import Clock, SystemClock
-from sidecar.contract.control import ControlKind, Outcome, Target, parse_target, render_control, sign_control
+from sidecar.contract.control import ControlKind, Outcome, Target, partition_of, render_control, sent_to, sign_control
 from sidecar.contract.status import OutcomeRecord
 from sidecar.control.outcomes import OutcomeReader
 from sidecar.engine.items import target_text
@@ -22,7 +22,7 @@ from sidecar.errors import CommandFailed, KafkaFailed, OutcomeUnknown
 from sidecar.kafka import config
 from sidecar.kafka.admin.cluster import Admin, Deadline, end_offsets, unavailable
 from sidecar.kafka.writer import Writer, Written
-from sidecar.model import ANY_SCOPE, Headers, Scope, TimerId
+from sidecar.model import ANY_SCOPE, Headers, Scope
 from sidecar.settings import Settings
 
 DEADLINE_S: Final = 5.0
@@ -114,11 +114,11 @@ class ControlClient:
         control_id: str | None = None,
         deadline_s: float = DEADLINE_S,
     ) -> Sent:
-        """Send a control record to the partition of a timer id, or to all for a retry id and an origin.
+        """Send a control record to the partition of a timer id, or to all for a retry id, a filter and an origin.
 
         Args:
             kind: What to do.
-            target: A timer id, a retry id as bytes, or, for pause and resume, an origin topic.
+            target: A timer id, a retry id as bytes, a filter, or, for pause and resume, an origin topic.
             due_ms: The new due time, for a reschedule.
             scope: Which of the timers under the target are meant.
             control_id: Any unique text; generated unless given.
@@ -144,13 +144,20 @@ class ControlClient:
         """Send like `send`, for callers that follow the status topic themselves; `wait` cannot use the result."""
         return self._send(kind, target, due_ms, scope, control_id, Deadline(deadline_s, self._clock), awaited=False)
 
-    def wait(self, sent: Sent, *, deadline_s: float = DEADLINE_S) -> ControlResult:
+    def wait(
+        self, sent: Sent, *, deadline_s: float = DEADLINE_S, heard: Callable[[int], None] = lambda _: None
+    ) -> ControlResult:
         """Return the result once every partition has an outcome, or the partial one at the deadline.
+
+        Args:
+            sent: The record.
+            deadline_s: Longest time to wait.
+            heard: Called again and again with the number of partitions that have an outcome.
 
         Raises:
             OutcomeUnknown: The status topic cannot be read.
         """
-        return self._wait(sent, Deadline(deadline_s, self._clock))
+        return self._wait(sent, Deadline(deadline_s, self._clock), heard)
 
     def lookup(self, control_id: str, *, deadline_s: float = LOOKUP_DEADLINE_S) -> ControlResult | None:
         """Return the result of a control record, whoever sent it; None while it has no outcome.
@@ -186,9 +193,9 @@ class ControlClient:
         # The writer itself asks, and so knows partitions that are new.
         total = self._partitions(self._settings.input_topic, deadline, self._writer)
         wanted = range(total)
-        if isinstance(target, TimerId):
+        if (only := partition_of(target)) is not None:
             # A partition that does not exist has no timer: nothing is sent, and the result is "not pending".
-            wanted = range(target.partition, min(target.partition + 1, total))
+            wanted = range(only, min(only + 1, total))
         status_offsets = self._status_offsets(wanted, deadline) if awaited else {}
         offsets = self._produce(headers, wanted, control_id, deadline)
         return Sent(control_id, target_text(target), offsets, status_offsets)
@@ -263,7 +270,7 @@ class ControlClient:
             raise failed
         return offsets
 
-    def _wait(self, sent: Sent, deadline: Deadline) -> ControlResult:
+    def _wait(self, sent: Sent, deadline: Deadline, heard: Callable[[int], None] = lambda _: None) -> ControlResult:
         answers: Mapping[int, OutcomeRecord] = {}
         unsigned: set[int] = set()
         if sent.offsets:
@@ -274,6 +281,7 @@ class ControlClient:
                         reader.poll()
                     except CommandFailed as error:
                         raise OutcomeUnknown(f"{error}; the record is sent", sent.control_id) from error
+                    heard(len(reader.answers))
                 answers, unsigned = reader.answers, reader.unsigned
         return added_up(sent.control_id, sent.target, sent.offsets, answers, unsigned)
 
@@ -355,14 +363,8 @@ def found_result(control_id: str, answers: Mapping[int, OutcomeRecord], total: i
     if not answers:
         return None
     target = next(iter(answers.values())).target
-    partitions: Iterable[int] = range(total)
-    try:
-        named = parse_target(target)
-    except ValueError:
-        named = b""  # an origin, or a target that was refused
     refused = all(each.outcome is Outcome.BAD_REQUEST for each in answers.values())
-    if isinstance(named, TimerId) or refused:
-        partitions = answers
+    partitions: Iterable[int] = answers if refused or sent_to(target) is not None else range(total)
     return added_up(control_id, target, partitions, answers)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.contract.control import ControlKind, Outcome, parse_target
+from sidecar.contract.filter import MessageFilter
 from sidecar.control.client import ControlClient
 from sidecar.settings import Settings
 from tests.broker import read_committed
@@ -76,6 +77,16 @@ def test_nothing_is_lost_doubled_or_early_over_a_kill_in_the_middle_of_firing(
     assert len(marked(read_committed(stage.bootstrap, [stage.origin]), b"burst")) == BURST
 
 
+def _filters_are_answered(stage: Stage, control: ControlClient) -> None:
+    tenants = [(b"acme", 3_600_000), (b"acme", 90_000_000), (b"other", 3_600_000)]
+    waiting = [Given(b"w", None, native(stage, b"waiting", due, ("tenant", each))) for each, due in tenants]
+    send(stage.bootstrap, stage.input_topic, *waiting)
+    cancelled = control.act(ControlKind.CANCEL, MessageFilter(header=("tenant:acme",)), deadline_s=WAIT_S)
+    assert (cancelled.outcome, cancelled.count) == (Outcome.CANCELLED, 2)
+    rest = control.act(ControlKind.CANCEL, MessageFilter(origin=stage.origin), deadline_s=WAIT_S)
+    assert (rest.outcome, rest.count) == (Outcome.CANCELLED, 1)
+
+
 def _commands_are_answered(stage: Stage) -> None:
     settings = Settings(bootstrap_servers=stage.bootstrap, streams_app_id=stage.app_id, input_topic=stage.input_topic)
     send(
@@ -91,4 +102,5 @@ def _commands_are_answered(stage: Stage) -> None:
         assert (fired.outcome, fired.count) == (Outcome.FIRED, 1)
         again = control.act(ControlKind.CANCEL, parse_target("id:a"), deadline_s=WAIT_S)
         assert again.outcome is Outcome.NOT_PENDING
+        _filters_are_answered(stage, control)
     assert len(deliveries(stage, b"hurried", 1)) == 1

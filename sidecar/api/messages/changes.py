@@ -20,6 +20,7 @@ from sidecar.api.guard import PaidThread
 from sidecar.api.messages.routes import FIRE, TARGET, TargetRoute, TargetText, target_of
 from sidecar.api.problems import NotNow, too_many
 from sidecar.contract.control import ControlKind, Outcome, Target
+from sidecar.contract.filter import FILTER_PREFIX
 from sidecar.errors import CommandFailed, OutcomeUnknown
 from sidecar.model import ANY_SCOPE, DUE_MS_MAX, Scope
 
@@ -95,7 +96,11 @@ class ControlBody(Body):
     message: str | None = Field(default=None, description="What is wrong, of an error.")
 
 
-def _whole(number: object) -> object:
+_TIMES: Final = {"due_ms": None, "delay_ms": None}
+"""The fields of a new due time, in order."""
+
+
+def whole(number: object) -> object:
     """Accept 5.0 as 5, as JSON does."""
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
@@ -103,10 +108,11 @@ def _whole(number: object) -> object:
 def _say_one_of_two(schema: dict[str, Any]) -> None:
     """Say what the types cannot: exactly one of the two, and never null."""
     properties = schema["properties"]
-    schema["examples"] = [{"delay_ms": 60_000}, {"due_ms": 1_770_000_000_000}]
-    schema["oneOf"] = [{"required": [name]} for name in properties]
-    for content in properties.values():
-        content.update(content.pop("anyOf")[0])
+    more = {"filter": {"origin": "orders"}} if "filter" in properties else {}
+    schema["examples"] = [{**more, "delay_ms": 60_000}, {**more, "due_ms": 1_770_000_000_000}]
+    schema["oneOf"] = [{"required": [name]} for name in _TIMES]
+    for name in _TIMES:
+        properties[name].update(properties[name].pop("anyOf")[0])
 
 
 class ScheduleBody(BaseModel):
@@ -118,16 +124,16 @@ class ScheduleBody(BaseModel):
         json_schema_extra=_say_one_of_two,
     )
 
-    due_ms: Annotated[int | None, BeforeValidator(_whole)] = Field(
+    due_ms: Annotated[int | None, BeforeValidator(whole)] = Field(
         default=None, description="New due time, epoch ms. A time in the past means now.", ge=0, le=DUE_MS_MAX
     )
-    delay_ms: Annotated[int | None, BeforeValidator(_whole)] = Field(
+    delay_ms: Annotated[int | None, BeforeValidator(whole)] = Field(
         default=None, description="Delay from now, ms.", ge=0, le=DUE_MS_MAX
     )
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        if len(self.model_fields_set) != 1 or (self.due_ms is None and self.delay_ms is None):
+        if len(self.model_fields_set & _TIMES.keys()) != 1 or (self.due_ms is None and self.delay_ms is None):
             raise ValueError("give either due_ms or delay_ms")
         return self
 
@@ -323,6 +329,8 @@ def answer(result: Result, facts: Mapping[str, object] = MappingProxyType({})) -
     """Return the answer to a change."""
     if result.outcome is Outcome.BAD_REQUEST:
         raise HTTPException(400, result.detail or "The request was refused.")
+    if result.outcome is Outcome.NOT_PENDING and result.target.startswith(FILTER_PREFIX):
+        return JSONResponse({**_body(result), **facts})
     return JSONResponse(
         {**_body(result), **facts, **error_of(result.outcome, result.target)}, _STATUS.get(result.outcome, 200)
     )

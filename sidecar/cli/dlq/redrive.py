@@ -6,7 +6,7 @@ import click
 
 from sidecar.cli.dlq.filter import bar, dead_letter_options, died_from_ms, died_to_ms
 from sidecar.cli.dlq.terms import check, confirm, run_options, show, terms_options
-from sidecar.cli.messages.bulk import Interrupted, interruptible
+from sidecar.cli.interrupt import Interrupted, interruptible
 from sidecar.cli.options import DEAD_LETTERS, SettingsCommand, settings_options
 from sidecar.contract.redrive import RedriveTerms
 from sidecar.dlq.filter import DeadLetterFilter

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sidecar.cli.dlq.filter import NONE, bar, dead_letter_options, dead_letter_table, died_from_ms, died_to_ms, table
-from sidecar.cli.messages.bulk import Interrupted, interruptible
+from sidecar.cli.interrupt import Interrupted, interruptible
 from sidecar.cli.options import DEAD_LETTERS, SettingsCommand, json_option, settings_options
 from sidecar.cli.terminal import console, print_json
 from sidecar.contract import dialects_of

@@ -1,24 +1,27 @@
 """`retry-sidecar cancel`, `reschedule`, `fire`, `pause`, `resume` and `outcome`: control records and their answers.
 
-Named targets need only the cluster, not HTTP: the owner of a partition answers on the status topic. By --url an
-instance does the same. What a filter chooses is listed by an instance: see by_filter.py.
+They need only the cluster, not HTTP: the owner of a partition answers on the status topic. By --url an instance does
+the same. A filter is a target like the others; what it would act on is listed by an instance first: see by_filter.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sidecar.cli.instance import Instances, where_options
 from sidecar.cli.instants import read_duration, shown_instant
-from sidecar.cli.messages.by_filter import TIMEOUT_S, Choice, act_by_filter, choice_options
-from sidecar.cli.messages.http_control import HttpControl
+from sidecar.cli.messages.by_filter import Choice, choice_options, may_act
+from sidecar.cli.messages.http_control import HttpControl, new_control_id
 from sidecar.cli.options import INSTANCES, SettingsCommand, json_option, settings_options
-from sidecar.cli.terminal import print_json, say
+from sidecar.cli.terminal import console, print_json, say
 from sidecar.clock import SystemClock
 from sidecar.contract.control import EVERY_ORIGIN, ControlKind, Outcome, Target, parse_target, render_control
+from sidecar.contract.filter import FILTER_PREFIX
 from sidecar.control.client import DEADLINE_S, LOOKUP_DEADLINE_S, ControlClient, ControlResult, Sent
 from sidecar.engine.items import target_text
 from sidecar.errors import CommandFailed
@@ -28,6 +31,8 @@ from sidecar.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+FILTER_TIMEOUT_S: Final = 600.0
+"""A filter goes through all that is pending: some 100,000 messages of a partition a second."""
 _SECONDS = click.FloatRange(min=0, min_open=True)
 _WORDS = {
     Outcome.NOT_PENDING: "not pending: it has fired, was cancelled, or never existed",
@@ -61,7 +66,7 @@ def _answering(function: F) -> F:
             "--timeout",
             "timeout_s",
             type=_SECONDS,
-            help=f"Seconds to wait for the answer.  [default: {DEADLINE_S:g}; with a filter {TIMEOUT_S:g}]",
+            help=f"Seconds to wait for the answer.  [default: {DEADLINE_S:g}; with a filter {FILTER_TIMEOUT_S:g}]",
         ),
         click.option(
             "--no-wait", is_flag=True, help="Print the control id and exit; `retry-sidecar outcome` looks it up."
@@ -91,7 +96,7 @@ def cancel(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, 
     refused, or no answer came in time.
 
     \b
-    With a filter; a journal lets you continue after an interruption:
+    With a filter; look first:
       retry-sidecar cancel --origin orders --due-to 1h --dry-run
     """
     _act_on(settings, ControlKind.CANCEL, targets, choice, **how)
@@ -124,9 +129,7 @@ def reschedule(
     \b
       retry-sidecar reschedule --origin orders --due-to 1h --delay 6h
     """
-    if choice.resume is not None and due_ms is None and delay_ms is None:
-        at_ms = None
-    elif due_ms is not None and delay_ms is None:
+    if due_ms is not None and delay_ms is None:
         at_ms = due_ms
     elif due_ms is None and delay_ms is not None:
         at_ms = SystemClock().wall_ms() + delay_ms
@@ -148,8 +151,8 @@ def fire(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, **
     others. Exit status 1 if a target was not pending or was refused, its origin is paused, or no answer came in time.
 
     \b
-    With a filter, at a limited rate:
-      retry-sidecar fire --origin orders --per-second 200
+    With a filter:
+      retry-sidecar fire --origin orders --exception 'com.acme.*'
     """
     _act_on(settings, ControlKind.FIRE, targets, choice, **how)
 
@@ -217,26 +220,41 @@ def _act_on(
     targets: Sequence[Target],
     choice: Choice,
     *,
+    timeout_s: float | None,
     no_wait: bool,
+    as_json: bool,
+    url: str | None,
     due_ms: int | None = None,
-    **how: Any,
 ) -> None:
     """Act on what is named, or on what a filter chooses."""
+    scope = ANY_SCOPE
     if targets:
         if choice.scope is None:
             raise click.UsageError(
                 "TARGET takes only --origin and --group of these options: name messages, or choose them by a filter"
             )
-        _act(settings, kind, targets, due_ms=due_ms, no_wait=no_wait, scope=choice.scope, **how)
-        return
-    if not choice.is_made:
+        scope = choice.scope
+    elif not choice.is_made:
         raise click.UsageError(
             "Missing argument 'TARGET...': name messages, or choose them with --origin, --partition, --due-from, "
             "--due-to or --all"
         )
-    if no_wait:
-        raise click.UsageError("--no-wait goes with named targets: over a filter every answer is awaited")
-    act_by_filter(settings, kind, choice, due_ms=due_ms, **how)
+    else:
+        if not may_act(settings, kind, choice, url=url, due_ms=due_ms, as_json=as_json):
+            return
+        targets = [choice.wanted.target]
+        timeout_s = FILTER_TIMEOUT_S if timeout_s is None else timeout_s
+    _act(
+        settings,
+        kind,
+        targets,
+        timeout_s=timeout_s,
+        no_wait=no_wait,
+        as_json=as_json,
+        url=url,
+        due_ms=due_ms,
+        scope=scope,
+    )
 
 
 def _act(
@@ -254,6 +272,8 @@ def _act(
     """Act on one target after the other, and show each answer when it is there."""
     _check(kind, targets, due_ms, scope)
     wait_s = DEADLINE_S if timeout_s is None else timeout_s
+    if url is not None and no_wait:
+        raise click.UsageError("--no-wait and --url: an instance waits for the answer; give one of them")
     done = True
 
     def show(result: ControlResult) -> None:
@@ -265,11 +285,12 @@ def _act(
             _show(result, f" to {shown_instant(due_ms)}" if due_ms is not None else "")
 
     if url is not None:
-        if no_wait:
-            raise click.UsageError("--no-wait and --url: an instance waits for the answer; give one of them")
         control = _by_http(settings, url)
         for target in targets:
-            show(control.act(kind, target, due_ms=due_ms, deadline_s=wait_s, scope=scope))
+            control_id = new_control_id()
+            with _named_when_cut(target_text(target), control_id):
+                result = control.act(kind, target, due_ms=due_ms, deadline_s=wait_s, scope=scope, control_id=control_id)
+            show(result)
     else:
         validate_client_properties(settings)
         with ControlClient(settings) as client:
@@ -297,15 +318,35 @@ def _check(kind: ControlKind, targets: Iterable[Target], due_ms: int | None, sco
 
 
 def _wait(client: ControlClient, sent: Sent, timeout_s: float) -> ControlResult:
+    with _named_when_cut(sent.target, sent.control_id, CommandFailed), _bar(sent) as heard:
+        return client.wait(sent, deadline_s=timeout_s, heard=heard)
+
+
+@contextmanager
+def _bar(sent: Sent) -> Iterator[Callable[[int], None]]:
+    """Show how many partitions have answered a filter, which may take minutes."""
+    shown = console(stderr=True)
+    hidden = not shown.is_terminal or not sent.target.startswith(FILTER_PREFIX)
+    columns = (TextColumn("partitions"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=shown, transient=True, disable=hidden) as bar:
+        task = bar.add_task("partitions", total=len(sent.offsets))
+        yield lambda answered: bar.update(task, completed=answered)
+
+
+@contextmanager
+def _named_when_cut(target: str, control_id: str, *errors: type[Exception]) -> Iterator[None]:
+    """Say how to look up an outcome when Ctrl-C or one of these errors ends the wait for it."""
+    ends: tuple[type[BaseException], ...] = (KeyboardInterrupt, *errors)
     try:
-        return client.wait(sent, deadline_s=timeout_s)
-    except (KeyboardInterrupt, CommandFailed):
-        say(f"{sent.target} was sent: {_lookup(sent.control_id)}", err=True)
+        yield
+    except ends:
+        say(f"{target} was sent: {_lookup(control_id)}", err=True)
         raise
 
 
 def _is_done(result: ControlResult) -> bool:
-    return result.outcome is not None and result.outcome not in _WORDS
+    nothing_matched = result.outcome is Outcome.NOT_PENDING and result.target.startswith(FILTER_PREFIX)
+    return nothing_matched or (result.outcome is not None and result.outcome not in _WORDS)
 
 
 def _show_sent(sent: Sent, *, as_json: bool) -> None:
@@ -325,6 +366,8 @@ def _show(result: ControlResult, due: str) -> None:
             f"its owner is busy; the record stays and is applied; {_lookup(result.control_id)}"
         )
         say(text, err=True)
+    elif result.outcome is Outcome.NOT_PENDING and _is_done(result):
+        say(f"{result.target}: nothing to do: no pending message matches{detail}")
     elif (words := _WORDS.get(result.outcome)) is not None:
         say(f"{result.target}: {words}{detail}; control id {result.control_id}", err=True)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
 import click
@@ -13,7 +13,9 @@ from rich.text import Text
 
 from sidecar.cli.instance import Instances, Unanswered
 from sidecar.cli.instants import read_instant, shown_from, shown_instant
+from sidecar.contract.filter import MessageFilter
 from sidecar.errors import printable
+from sidecar.model import DUE_MS_MAX
 
 F = TypeVar("F", bound=Callable[..., Any])
 Message = Mapping[str, Any]
@@ -57,14 +59,19 @@ class Filter:
         query: dict[str, str | list[str]] = {name: str(value) for name, value in given.items() if value is not None}
         return query | ({"header": list(self.headers)} if self.headers else {})
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it for a journal."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, facts: Mapping[str, Any]) -> Filter:
-        """Return what `to_json` gave, in this version or an older one."""
-        return cls(**{**facts, "headers": tuple(facts.get("headers", ()))})
+    @property
+    def target(self) -> MessageFilter:
+        """Return it as the target of a control record."""
+        return MessageFilter(
+            origin=self.origin,
+            partition=self.partition,
+            due_from=0 if self.due_from_ms is None else self.due_from_ms,
+            due_to=DUE_MS_MAX if self.due_to_ms is None else self.due_to_ms,
+            exception=self.exception,
+            group=self.group,
+            key=self.key,
+            header=self.headers,
+        )
 
     def __str__(self) -> str:
         parts = [] if self.origin is None else [f"for {self.origin}"]

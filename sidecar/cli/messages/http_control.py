@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, Final
 from urllib.parse import quote
+
+import msgspec
 
 from sidecar.cli.instance import Instances, Reply, Unanswered
 from sidecar.clock import SystemClock
 from sidecar.contract.control import ControlKind, Outcome, Target
+from sidecar.contract.filter import MessageFilter
 from sidecar.control.client import ControlResult
-from sidecar.control.stream import TimerOutcome
 from sidecar.engine.items import target_text
-from sidecar.model import ANY_SCOPE, Scope, TimerId
+from sidecar.model import ANY_SCOPE, Scope
 
-AT_A_TIME: Final = 32
-"""The number of calls that an instance works on at a time."""
 AGAIN_S: Final = 0.5
 _CALLS: Final = {
     ControlKind.CANCEL: ("DELETE", ""),
@@ -27,6 +25,11 @@ _CALLS: Final = {
     ControlKind.PAUSE: ("PUT", "/pause"),
     ControlKind.RESUME: ("PUT", "/resume"),
 }
+
+
+def new_control_id() -> str:
+    """Return an id that has its creation time, so that little must be read to find its outcome."""
+    return f"{SystemClock().wall_ms()}-{secrets.token_hex(8)}"
 
 
 class HttpControl:
@@ -43,7 +46,7 @@ class HttpControl:
         due_ms: int | None,
         deadline_s: float,
         scope: Scope = ANY_SCOPE,
-        ended: threading.Event | None = None,
+        control_id: str | None = None,
     ) -> ControlResult:
         """Return the outcome, or what is known of it at the deadline.
 
@@ -54,13 +57,16 @@ class HttpControl:
             Unanswered: No instance answers in time.
             CommandFailed: It is refused: the token, the address, or no sidecar at all.
         """
-        clock, pause = SystemClock(), ended or threading.Event()
+        clock, pause = SystemClock(), threading.Event()
         until_s = clock.monotonic_s() + deadline_s
-        control_id = f"{clock.wall_ms()}-{secrets.token_hex(8)}"
+        control_id = new_control_id() if control_id is None else control_id
         method, suffix = _CALLS[kind]
         text = target_text(target)
         path = f"/origins/{text}" if kind.is_for_origins else f"/pending/messages/{quote(text, safe='')}"
-        body = None if due_ms is None else {"due_ms": due_ms}
+        body: dict[str, Any] | None = None if due_ms is None else {"due_ms": due_ms}
+        if isinstance(target, MessageFilter):
+            method, path, suffix = "POST", "/pending/messages", f"/{kind}"
+            body = {"filter": msgspec.to_builtins(target) or {"due_from": 0}} | (body or {})
         given = {"control_id": control_id, "origin": scope.origin or None, "group": scope.group}
         query = {name: value for name, value in given.items() if value is not None}
         result: ControlResult | None = None
@@ -105,61 +111,3 @@ def _result(reply: Reply, target: str) -> ControlResult:
         return ControlResult(*texts, {}, missing, known=body.get("known"))
     except (KeyError, TypeError, ValueError):
         raise reply.refusal() from None
-
-
-class HttpStream:
-    """Acts on timers, a few at a time; as `kafka.control_stream.ControlStream`, which is many times as fast."""
-
-    in_flight_max = AT_A_TIME
-
-    def __init__(self, instances: Instances, kind: ControlKind, due_ms: int | None, *, deadline_s: float) -> None:
-        self._control = HttpControl(instances)
-        self._kind = kind
-        self._due_ms = due_ms
-        self._deadline_s = deadline_s
-        self._pool = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="control")
-        self._asked: dict[Future[TimerOutcome], TimerId] = {}
-        self._failed: set[Future[TimerOutcome]] = set()
-        self._ended = threading.Event()
-
-    @property
-    def in_flight(self) -> Sequence[TimerId]:
-        """Timers that were sent and have no answer yet."""
-        return list(self._asked.values())
-
-    def put(self, timer: TimerId) -> None:
-        """Start the call for a timer; returns at once."""
-        self._asked[self._pool.submit(self._act, timer)] = timer
-
-    def answers(self, timeout_s: float) -> list[TimerOutcome]:
-        """Return the outcomes that have come, waiting so long for the first one.
-
-        Raises:
-            CommandFailed: All calls that are left have failed.
-        """
-        pending = [future for future in self._asked if future not in self._failed]
-        if not self._asked:
-            self._ended.wait(timeout_s)  # the rate allows no more for now
-        elif not pending:
-            next(iter(self._failed)).result()
-        done, _ = wait(pending, timeout_s, FIRST_COMPLETED)
-        self._failed |= {future for future in done if future.exception() is not None}
-        good = done - self._failed
-        for future in good:
-            del self._asked[future]
-        return [future.result() for future in good]
-
-    def close(self) -> None:
-        """Start no more calls, and wait for those under way."""
-        self._ended.set()
-        self._pool.shutdown(cancel_futures=True)
-
-    def _act(self, timer: TimerId) -> TimerOutcome:
-        """Ask until there is an outcome. Raises CommandFailed."""
-        result = self._control.act(
-            self._kind, timer, due_ms=self._due_ms, deadline_s=self._deadline_s, ended=self._ended
-        )
-        if result.outcome is None:
-            numbers = ", ".join(map(str, result.missing))
-            raise Unanswered(f"{timer}: no answer from partition {numbers} in time", unknown=True)
-        return TimerOutcome(timer, result.outcome, result.detail)

@@ -30,7 +30,7 @@ SHOWN_MAX: Final = 100
 _POSITION: Final = "partition int, offset long"
 _SENT: Final = (
     f"{_POSITION}, kind string, origin string, retry_id binary, ends long, ends_id binary, "
-    "ends_origin string, trusted boolean, taken boolean, stamp long"
+    "ends_origin string, trusted boolean, ends_all boolean, taken boolean, stamp long"
 )
 _DEAD: Final = f"{_POSITION}, died long"
 _OUTCOME: Final = f"{_POSITION}, acted boolean"
@@ -181,8 +181,8 @@ def _cancelled(inputs: AuditInputs, sent: DataFrame) -> DataFrame:
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
-    ends = sent.filter("taken and (ends is not null or ends_id is not null)").select(
-        "partition", "offset", "ends", "ends_id", "ends_origin", "trusted"
+    ends = sent.filter("taken and (ends is not null or ends_id is not null or ends_all)").select(
+        "partition", "offset", "ends", "ends_id", "ends_origin", "trusted", "ends_all"
     )
     if inputs.settings.status_topic in inputs.existing:
         status = read_topics(inputs, [inputs.settings.status_topic], _outcomes, _OUTCOME)
@@ -206,7 +206,17 @@ def _cancelled(inputs: AuditInputs, sent: DataFrame) -> DataFrame:
         .join(by_name.agg(last), ["partition", "retry_id"])
         .filter("ends_origin is null or ends_origin = origin")
     )
-    return by_timer.select(*position, "behind").unionByName(named.select(*position, "behind")).filter("behind > offset")
+    by_filter = ends.filter("ends_all").groupBy("partition", "ends_origin").agg(last)
+    filtered = (
+        sent.filter(f.col("kind") == RecordKind.MESSAGE.value)
+        .select(*position, "origin")
+        .join(by_filter, "partition")
+        .filter("ends_origin is null or ends_origin = origin")
+    )
+    found = by_timer.select(*position, "behind")
+    for each in (named, filtered):
+        found = found.unionByName(each.select(*position, "behind"))
+    return found.filter("behind > offset")
 
 
 def _dead(inputs: AuditInputs, messages: DataFrame) -> DataFrame:

@@ -11,6 +11,7 @@ from sidecar.contract.control import ControlKind, ControlRequest, signature_prob
 from sidecar.contract.dialects import native
 from sidecar.contract.dialects.dialect import Dialect
 from sidecar.contract.dialects.registry import parse
+from sidecar.contract.filter import MessageFilter
 from sidecar.contract.status import OutcomeRecord, parse_outcome_key
 from sidecar.model import Drop, Record, Rejection, TimerId
 from sidecar.policy import Policy
@@ -58,6 +59,9 @@ class Sent(NamedTuple):
     """The origin of these timers; None: any. A group that narrows them further is not looked at."""
     trusted: bool = True
     """False for a cancel that is not signed with the token."""
+    ends_all: bool = False
+    """Whether a cancel has a filter. It ends timers before it, of all ids; what it names besides the origin is not
+    looked at."""
 
 
 class Fired(NamedTuple):
@@ -91,7 +95,9 @@ def sent_of(
         trusted = not signature_problem(headers, token, input_topic, record.partition, record.timestamp_ms)
         ends = target.offset if isinstance(target, TimerId) else None
         ends_id = target if isinstance(target, bytes) else None
-        return Sent(RecordKind.CANCEL, None, None, ends, ends_id, request.scope.origin or None, trusted)
+        origin = request.scope.origin or (target.origin if isinstance(target, MessageFilter) else None)
+        by_filter = isinstance(target, MessageFilter)
+        return Sent(RecordKind.CANCEL, None, None, ends, ends_id, origin or None, trusted, by_filter)
     verdict = policy.decide(request, record.timestamp_ms, record.timestamp_ms, record.partition, record.offset)
     if isinstance(verdict, Drop | Rejection):
         kind = RecordKind.DROPPED if isinstance(verdict, Drop) else RecordKind.REJECTED

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from sidecar import cli
 from tests.broker import create_topic, read_committed
-from tests.integration.messages import Given, World, now_ms, one_sidecar
-from tests.integration.sidecars import LOG_APPEND_TIME, ROOT, Stage
+from tests.integration.messages import Given, Pairs, World, now_ms, one_sidecar
+from tests.integration.sidecars import LOG_APPEND_TIME, Stage
 from tests.waiting import eventually
 
 HOUR_MS = 3_600_000
@@ -141,9 +138,7 @@ def test_get_shows_what_was_sent_and_writes_its_value(world: World, tmp_path: Pa
 # Acting
 
 
-def test_an_interrupted_and_resumed_bulk_cancel_takes_all_its_own_messages_and_nothing_else(
-    world: World, tmp_path: Path
-) -> None:
+def test_a_cancel_by_filter_goes_on_without_its_command_and_takes_what_it_means_and_nothing_else(world: World) -> None:
     start_ms = now_ms()
     put(world, "cancelled", [start_ms + HOUR_MS + number for number in range(2_000)])
     put(world, "flowing", [now_ms() + 500 + 2 * number for number in range(3_000)])
@@ -153,47 +148,30 @@ def test_an_interrupted_and_resumed_bulk_cancel_takes_all_its_own_messages_and_n
     assert (would["total"], len(would["first"])) == (2_000, 10)
     waits(world, "cancelled", 2_000)
 
-    journal = tmp_path / "run.jsonl"
-    command = arguments(world, "cancel", *choice, "--yes", "--per-second", "100", "--journal", str(journal))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sidecar", *command], cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    try:
-        eventually(lambda: done(journal) >= 100, 60, "a part is done")
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 1
-    assert f"retry-sidecar cancel --resume {journal}".encode() in said
-    part = done(journal)
-    assert 100 <= part < 2_000
-    waits(world, "cancelled", 2_000 - part)
-
-    end = run(world, "cancel", "--resume", str(journal), "--json")
-    assert end.exit_code == 0, end.output
-    assert json.loads(end.stdout)["outcomes"] == {"cancelled": 2_000}
-    assert sorted(fired(world, "flowing", 3_000)) == sorted(b"value %d" % number for number in range(3_000))
+    sent = json.loads(run(world, "cancel", *choice, "--yes", "--no-wait", "--json").stdout)
     waits(world, "cancelled", 0)
+    found: dict[str, Any] = {}
+
+    def answered() -> bool:
+        result = run(world, "outcome", sent["control_id"], "--json")
+        found.update(json.loads(result.stdout) if result.exit_code == 0 else {})
+        return bool(found)
+
+    eventually(answered, 60, "every partition has answered")
+    assert (found["outcome"], found["count"], found["missing"]) == ("cancelled", 2_000, [])
+    again = run(world, "cancel", *choice, "--yes")
+    assert (again.exit_code, "nothing to do" in again.stdout) == (0, True), again.output
+    assert sorted(fired(world, "flowing", 3_000)) == sorted(b"value %d" % number for number in range(3_000))
     waits(world, "flowing", 0)
     assert fired(world, "cancelled", 0) == []
 
 
-def done(journal: Path) -> int:
-    """Return how many outcomes a journal has."""
-    lines = journal.read_text(encoding="utf-8").split("\n") if journal.exists() else []
-    return sum(sum(json.loads(line)["outcomes"].values()) for line in lines[1:-1] if line)
-
-
-def test_what_is_rescheduled_within_its_own_filter_is_rescheduled_once(world: World, tmp_path: Path) -> None:
+def test_what_is_rescheduled_within_its_own_filter_is_rescheduled_once(world: World) -> None:
     put(world, "moved", [now_ms() + HOUR_MS + 10 * number for number in range(1_500)])
     choice = ("--origin", topic(world.stage, "moved"), "--due-to", "3h", "--yes", "--json")
     at_ms = now_ms() + 2 * HOUR_MS
-    moved = json.loads(
-        run(world, "reschedule", *choice, "--journal", str(tmp_path / "1"), "--due-ms", str(at_ms)).stdout
-    )
-    assert moved["outcomes"] == {"rescheduled": 1_500}
+    moved = json.loads(run(world, "reschedule", *choice, "--due-ms", str(at_ms)).stdout)
+    assert (moved["outcome"], moved["count"]) == ("rescheduled", 1_500)
 
     def dues() -> set[int]:
         listed = rows(run(world, "list", "--origin", topic(world.stage, "moved"), "--all", "--json"))
@@ -201,16 +179,30 @@ def test_what_is_rescheduled_within_its_own_filter_is_rescheduled_once(world: Wo
 
     # An outcome can be read a moment before the list knows of it.
     eventually(lambda: dues() == {at_ms}, 30, "all have the new time")
-    soon = json.loads(run(world, "reschedule", *choice, "--journal", str(tmp_path / "2"), "--delay", "1s").stdout)
-    assert soon["outcomes"] == {"rescheduled": 1_500}
+    soon = json.loads(run(world, "reschedule", *choice, "--delay", "1s").stdout)
+    assert (soon["outcome"], soon["count"]) == ("rescheduled", 1_500)
     assert sorted(fired(world, "moved", 1_500)) == sorted(b"value %d" % number for number in range(1_500))
 
 
-def test_by_url_a_filter_needs_no_cluster(world: World, tmp_path: Path) -> None:
+def test_a_filter_reads_headers_and_one_partition(world: World) -> None:
+    put(world, "soon", [now_ms() + HOUR_MS + number for number in range(8)], ("tenant", b"acme"))
+    others: Pairs = [("retry-origin-topic", topic(world.stage, "soon").encode()), ("retry-delay-ms", b"%d" % HOUR_MS)]
+    world.send(*(Given(b"other", b"key", others, number % PARTITIONS) for number in range(8)))
+    waits(world, "soon", 16)
+    choice = ("--origin", topic(world.stage, "soon"), "--header", "tenant:acme", "--yes", "--json")
+    one = json.loads(run(world, "fire", *choice, "--partition", "1").stdout)
+    assert (one["outcome"], one["count"], one["missing"]) == ("fired", 2, [])
+    rest = json.loads(run(world, "fire", *choice).stdout)
+    assert (rest["outcome"], rest["count"]) == ("fired", 6)
+    assert len(fired(world, "soon", 8)) == 8
+
+
+def test_by_url_a_filter_needs_no_cluster(world: World) -> None:
     put(world, "http", [now_ms() + HOUR_MS + number for number in range(40)])
-    url = ("--url", f"http://127.0.0.1:{world.sidecar.port}", "--journal", str(tmp_path / "run.jsonl"))
+    url = ("--url", f"http://127.0.0.1:{world.sidecar.port}")
     fire = CliRunner().invoke(
         cli.main, ["fire", "--origin", topic(world.stage, "http"), "--yes", "--token", TOKEN, *url]
     )
-    assert (fire.exit_code, fire.stdout) == (0, "40 fired\n"), fire.output
+    assert fire.exit_code == 0, fire.output
+    assert fire.stdout.endswith(": fired, 40 messages\n")
     assert len(fired(world, "http", 40)) == 40

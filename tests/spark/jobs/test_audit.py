@@ -47,9 +47,14 @@ def test_planted_faults_are_found_and_nothing_else(
         stage.input_topic,
         *[Given(b"7", b"k", native(stage, b"far", 3_600_000, ("retry-id", b"gone"))) for _ in range(3)],
     )
-    eventually(lambda: embedded.pending() == 5, 40, "the id is used again")
+    elsewhere = Given(b"8", b"k", native(stage, b"far", 3_600_000), 1)
+    send(stage.bootstrap, stage.input_topic, elsewhere)
+    eventually(lambda: embedded.pending() == 6, 40, "one waits in the other partition")
+    by_filter = _cancel(b'filter:{"origin":"%b","partition":1}' % stage.origin.encode())
+    send(stage.bootstrap, stage.input_topic, Given(headers=by_filter, partition=1))
+    eventually(lambda: embedded.pending() == 5, 40, "it is cancelled by a filter")
     clean = _audit(embedded.environment)
-    assert clean["fates"] == {"fired": 2, "pending": 5, "cancelled": 1, "dropped": 1, "dead-lettered": 1}
+    assert clean["fates"] == {"fired": 2, "pending": 5, "cancelled": 2, "dropped": 1, "dead-lettered": 1}
     assert clean["offenders"] == []
 
     assert embedded.stop() == 0

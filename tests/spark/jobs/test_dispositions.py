@@ -96,6 +96,11 @@ def test_only_what_had_to_be_obeyed_ends_a_timer() -> None:
     cancel = ("retry-control", b"cancel"), ("retry-control-id", b"c")
     named = record(*cancel, ("retry-target", b"id:a"))
     assert sent_of(named, POLICY, NATIVE) == Sent(RecordKind.CANCEL, None, None, None, b"a")
+    for target, origin in ((b'filter:{"origin":"orders","due_to":5}', "orders"), (b"filter:{}", None)):
+        by_filter = record(*cancel, ("retry-target", target))
+        assert sent_of(by_filter, POLICY, NATIVE) == Sent(
+            RecordKind.CANCEL, None, None, None, None, origin, ends_all=True
+        )
     assert not sent_of(named, POLICY, NATIVE, input_topic="retry", token="secret").trusted
     assert sent_of(record(*cancel, ("retry-target", b"3-1-5")), POLICY, NATIVE).ends == 1
     assert sent_of(record(*cancel, ("retry-target", b"4-1-5")), POLICY, NATIVE).kind == RecordKind.CONTROL

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from sidecar.api.messages import changes
 from sidecar.changelog.codec import NextTurn
 from sidecar.contract.control import ControlKind, Outcome
+from sidecar.contract.filter import MessageFilter
 from sidecar.engine.group.view import OTHERS, PartitionView
 from sidecar.errors import BrokerUnavailable, OutcomeUnknown
 from sidecar.model import Scope, TimerId
@@ -142,6 +143,93 @@ def test_a_change_too_many_is_refused_for_now_and_not_applied(
     assert_problem(answer, 429, "Too many", applied="no")
     assert answer.headers["retry-after"] == "1"
     assert desk.acted == []
+
+
+# By a filter
+
+MATCHING = "/pending/messages"
+
+
+def test_a_filter_becomes_one_control_record(client: Client, desk: Desk) -> None:
+    given = {"origin": "orders", "partition": 3, "due_from": 5, "due_to": 9.0, "exception": "com.*", "group": "g"}
+    more = {"key": "", "header": ["a:b", "c:d:e"]}
+    assert client.request("POST", f"{MATCHING}/cancel?control_id=mine", json={"filter": {**given, **more}}).is_success
+    client.request("POST", f"{MATCHING}/fire/", json={"filter": {"due_from": 0}})
+    client.request("POST", f"{MATCHING}/reschedule", json={"filter": {"origin": "orders"}, "delay_ms": 5})
+    client.request("POST", f"{MATCHING}/reschedule", json={"filter": {"origin": "orders"}, "due_ms": 5})
+    orders = MessageFilter(origin="orders")
+    assert desk.acted == [
+        (ControlKind.CANCEL, MessageFilter("orders", 3, 5, 9, "com.*", "g", "", ("a:b", "c:d:e")), None),
+        (ControlKind.FIRE, MessageFilter(), None),
+        (ControlKind.RESCHEDULE, orders, NOW_MS + 5),
+        (ControlKind.RESCHEDULE, orders, 5),
+    ]
+    assert desk.ids == ["mine", None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("told", "status"),
+    [
+        (Told(Outcome.CANCELLED, 2_000, target="filter:{}"), 200),
+        (Told(Outcome.NOT_PENDING, target="filter:{}"), 200),
+        (Told(Outcome.ORIGIN_PAUSED, target="filter:{}"), 409),
+        (Told(None, 7, target="filter:{}", missing=(1,)), 202),
+        (Told(Outcome.BAD_REQUEST, target="filter:{}", detail="no"), 400),
+        (BrokerUnavailable("no broker"), 503),
+        (ValueError("retry-target: too long"), 400),
+    ],
+)
+def test_the_outcome_of_a_filter_has_its_status(
+    client: Client, desk: Desk, told: Told | Exception, status: int
+) -> None:
+    desk.result = told
+    answer = client.request("POST", f"{MATCHING}/fire", json={"filter": {"origin": "orders"}})
+    assert answer.status_code == status
+    if status in {200, 202}:
+        assert isinstance(told, Told)
+        assert (answer.json()["result"], answer.json()["count"]) == (told.outcome, told.count)
+        assert "error_code" not in answer.json()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{}",
+        '{"filter":{}}',
+        '{"filter":{"origin":null}}',
+        '{"filter":{"origin":"orders","due_to":null}}',
+        '{"filter":{"orign":"orders"}}',
+        '{"filter":{"origin":"no topic"}}',
+        '{"filter":{"header":["tenant"]}}',
+        '{"filter":{"due_to":-1}}',
+        '{"filter":{"due_to":"5"}}',
+        '{"filter":{"key":"\\ud800"}}',
+        '{"filter":{"origin":"orders"},"due_ms":5}',
+        '{"origin":"orders"}',
+    ],
+)
+def test_a_filter_that_says_nothing_or_too_much_is_refused(client: Client, desk: Desk, body: str) -> None:
+    headers = {"content-type": "application/json"}
+    assert_problem(client.request("POST", f"{MATCHING}/cancel", content=body, headers=headers), 400)
+    assert desk.acted == []
+
+
+@pytest.mark.parametrize("times", [{}, {"due_ms": 5, "delay_ms": 5}, {"due_ms": None}])
+def test_a_reschedule_by_a_filter_needs_exactly_one_time(client: Client, desk: Desk, times: dict[str, object]) -> None:
+    answer = client.request("POST", f"{MATCHING}/reschedule", json={"filter": {"origin": "orders"}, **times})
+    assert_problem(answer, 400, "due_ms")
+    assert desk.acted == []
+
+
+def test_a_filter_is_sent_as_json_and_the_log_has_it(client: Client, desk: Desk) -> None:
+    body = {"filter": {"origin": "orders"}}
+    text = client.request("POST", f"{MATCHING}/fire", content=json.dumps(body), headers={"content-type": "text/plain"})
+    assert_problem(text, 415, "application/json")
+    assert_problem(client.request("POST", f"{MATCHING}/fire?origin=orders", json=body), 400, "origin")
+    with capture_logs() as logs:
+        client.request("POST", f"{MATCHING}/fire", json=body)
+    (line,) = [each for each in logs if each["event"] == "api_change"]
+    assert (line["what"], line["target"]) == ("fire", 'filter:{"origin":"orders"}')
 
 
 @pytest.mark.parametrize("method", ["GET", "PATCH", "DELETE", "PUT"])

@@ -35,6 +35,11 @@ BEYOND_SCHEMA: Final = {
     ("POST", "/dlq/redrives"): ("positive_data_acceptance",),
     # A target may contain slashes, so with other methods this path is another call's.
     ("POST", "/pending/messages/{target}/fire"): ("unsupported_method", "allow_header_conformance"),
+    # The same, and due_from is not after due_to.
+    **dict.fromkeys(
+        [("POST", f"/pending/messages/{kind}") for kind in ("cancel", "reschedule", "fire")],
+        ("positive_data_acceptance", "unsupported_method", "allow_header_conformance"),
+    ),
     # A body where none belongs is refused before the method is looked at.
     ("PUT", "/connector-plugins/{plugin}/config/validate"): ("unsupported_method",),
     # The levels are those of Kafka Connect; null is refused in its words.

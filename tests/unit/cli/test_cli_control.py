@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from click.testing import CliRunner, Result
@@ -45,8 +46,9 @@ class Group:
         self.asked.append((kind, target_text(target), due_ms))
         return Sent("c-1", target_text(target), {0: 0}, {0: 0})
 
-    def wait(self, sent: Sent, *, deadline_s: float) -> ControlResult:
+    def wait(self, sent: Sent, *, deadline_s: float, heard: Callable[[int], None]) -> ControlResult:
         self.waited_s.append(deadline_s)
+        heard(1)
         answer = self.answers.pop(0)
         if isinstance(answer, BaseException):
             raise answer
@@ -193,6 +195,22 @@ def test_without_waiting_it_prints_control_ids_and_asks_for_no_answer(group: Gro
     assert (result.exit_code, result.stdout, group.waited_s) == (0, "c-1\n", [])
     sent = json.loads(run("cancel", "0-5-9", "--no-wait", "--json").stdout)
     assert sent == {"control_id": "c-1", "target": "0-5-9", "outcome": None}
+
+
+def test_a_filter_is_one_record_whose_answer_may_take_minutes(group: Group) -> None:
+    target = 'filter:{"origin":"orders","due_to":9}'
+    group.answers = [answered(Outcome.CANCELLED, 2_000, target)]
+    result = run("cancel", "--origin", "orders", "--due-to", "9", "--yes")
+    assert (result.exit_code, result.stdout) == (0, f"{target}: cancelled, 2,000 messages\n")
+    assert (group.asked, group.waited_s) == ([(ControlKind.CANCEL, target, None)], [600.0])
+    assert run("reschedule", "--all", "--due-ms", "5", "--yes", "--no-wait").stdout == "c-1\n"
+    assert group.asked[1:] == [(ControlKind.RESCHEDULE, "filter:{}", 5)]
+
+
+def test_a_filter_that_matches_nothing_has_nothing_to_do(group: Group) -> None:
+    group.answers = [answered(Outcome.NOT_PENDING, 0, "filter:{}")]
+    result = run("fire", "--all", "--yes")
+    assert (result.exit_code, result.stdout) == (0, "filter:{}: nothing to do: no pending message matches\n")
 
 
 def test_json_is_one_line_for_each_target(group: Group) -> None:

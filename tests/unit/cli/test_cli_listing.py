@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,10 @@ from click.testing import CliRunner, Result
 
 from sidecar import cli
 from sidecar.cli import instance
-from sidecar.cli.instance import Instances, Reply, address
+from sidecar.cli.instance import Reply, address
 from sidecar.cli.instants import parse_instant_ms, shown_from
 from sidecar.cli.messages import by_filter, http_control, listing
-from sidecar.cli.messages.filters import Filter
-from sidecar.cli.messages.http_control import HttpStream
 from sidecar.clock import SystemClock
-from sidecar.contract.control import ControlKind, Outcome
-from sidecar.model import TimerId
 from tests.unit.shelf import URL, Shelf
 
 DUE_MS = 1_800_000_000_000
@@ -80,12 +75,6 @@ def test_a_header_without_a_name_or_a_colon_is_refused(shelf: Shelf, header: str
     assert result.exit_code == 2
     assert f"--header: {header!r} is not allowed: it must be NAME:VALUE, such as tenant:acme" in result.stderr
     assert shelf.asked == []
-
-
-def test_a_filter_in_a_journal_reads_back_as_itself_and_so_does_an_older_one() -> None:
-    wanted = Filter("orders", 1, 2, 3, "com.acme.*", "shop", "4711", ("a:b",))
-    assert Filter.from_json(json.loads(json.dumps(wanted.to_json()))) == wanted
-    assert Filter.from_json({"origin": None, "partition": None, "due_from_ms": None, "due_to_ms": None}) == Filter()
 
 
 def test_a_list_is_a_table_for_people_and_lines_of_json_for_programs(shelf: Shelf) -> None:
@@ -321,9 +310,9 @@ def test_an_instance_waits_for_the_answer_itself(shelf: Shelf) -> None:
         (["cancel", "--yes"], "Missing argument"),
         (["cancel", "--all", "--origin", "orders", "--yes"], "--all and a filter"),
         (["cancel", "--origin", "orders"], "stdin is not a terminal): add --yes"),
-        (["cancel", "--origin", "orders", "--yes", "--no-wait"], "--no-wait goes with named targets"),
-        (["cancel", "--resume", "x", "--origin", "orders"], "the journal determines the messages"),
-        (["reschedule", "--resume", "x", "--delay", "1s"], "the journal determines the due time"),
+        (["cancel", "--origin", "orders", "--yes", "--no-wait"], "--no-wait and --url"),
+        (["cancel", "--origin", "no topic", "--yes"], "retry-target"),
+        (["cancel", "--header", "a:" + 1_000 * "b", "--yes"], "retry-target"),
         (["reschedule", "--origin", "orders", "--yes"], "--due-ms and --delay: give one of them"),
         (["reschedule", "--all", "--yes", "--due-ms", str(2**63)], "retry-due-ms"),
         (["cancel", "--due-from", "2h", "--due-to", "1h", "--yes"], "--due-from must not be after --due-to"),
@@ -348,62 +337,104 @@ def test_a_dry_run_says_how_many_and_shows_the_first(shelf: Shelf) -> None:
     assert len(result.stdout.splitlines()) == 13
     shown = json.loads(run("fire", "--all", "--dry-run", "--json").stdout)
     assert (shown["command"], shown["total"], len(shown["first"])) == ("fire", 12, 10)
-    assert run("cancel", "--origin", "none", "--yes").stdout == "nothing to do: cancel 0 messages for none\n"
+    assert run("cancel", "--origin", "none", "--dry-run").stdout == "nothing to do: cancel 0 messages for none\n"
     assert {method for method, _, _ in shelf.asked} == {"GET"}
 
 
-@pytest.fixture
-def stored(shelf: Shelf) -> list[str]:
-    timers = [shelf.store(0, number, DUE_MS + number) for number in range(3)]
-    for timer in timers:
-        shelf.replies["POST", f"/pending/messages/{timer}/fire"] = control("fired", target=timer)
-    return timers
+MATCHING = "/pending/messages/fire"
 
 
 @pytest.mark.parametrize(("answer", "status"), [("y\n", 0), ("n\n", 1), ("", 1)])
 def test_somebody_who_can_be_asked_is_asked(
-    shelf: Shelf, stored: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: str, status: int
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, answer: str, status: int
 ) -> None:
     monkeypatch.setattr(by_filter, "_somebody_is_there", lambda: True)
-    path = tmp_path / "run.jsonl"
-    command = ["fire", "--origin", "orders", "--journal", str(path), "--url", URL]
-    result = CliRunner().invoke(cli.main, command, input=answer)
+    for number in range(3):
+        shelf.store(0, number, DUE_MS + number)
+    target = 'filter:{"origin":"orders"}'
+    shelf.replies["POST", MATCHING] = control("fired", count=3, target=target)
+    result = CliRunner().invoke(cli.main, ["fire", "--origin", "orders", "--url", URL], input=answer)
     assert result.exit_code == status, result.output
     assert "fire 3 messages for orders? [y/N]" in result.stderr
-    assert path.exists() == (status == 0)
     assert {method for method, _, _ in shelf.asked} == ({"GET", "POST"} if status == 0 else {"GET"})
+    assert shelf.bodies == ([{"filter": {"origin": "orders"}}] if status == 0 else [])
+    if not status:
+        assert result.stdout.endswith(f"{target}: fired, 3 messages\n")
 
 
-def test_a_run_by_url_ends_with_the_sum_of_its_outcomes(shelf: Shelf, stored: list[str], tmp_path: Path) -> None:
-    """The shelf keeps what is fired by HTTP: it is listed until the rounds are over, and answers not-pending."""
-    shelf.replies["POST", f"/pending/messages/{stored[1]}/fire"] = control("origin-paused", 409, detail="paused")
-    path = tmp_path / "run.jsonl"
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["--all"], {"due_from": 0}),
+        (["--due-from", "5", "--due-to", "9", "--partition", "3"], {"due_from": 5, "due_to": 9, "partition": 3}),
+        (
+            ["--exception", "com.*", "--group", "g", "--key", "k", "--header", "a:b"],
+            {"exception": "com.*", "group": "g", "key": "k", "header": ["a:b"]},
+        ),
+    ],
+)
+def test_whoever_says_yes_is_not_asked_and_one_call_has_the_filter(
+    shelf: Shelf, arguments: list[str], wanted: dict[str, object]
+) -> None:
+    shelf.replies["POST", "/pending/messages/reschedule"] = control("rescheduled", count=7, target="filter:{}")
+    result = run("reschedule", *arguments, "--due-ms", "77", "--yes", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["count"] == 7
+    ((method, path, query),) = shelf.asked
+    assert (method, path, list(query)) == ("POST", "/pending/messages/reschedule", ["control_id"])
+    assert json.loads(json.dumps(shelf.bodies)) == [{"filter": wanted, "due_ms": 77}]
 
-    def gone(page: int) -> None:
-        if page > 2:
-            shelf.messages.clear()
 
-    shelf.on_page = gone
-    result = run("fire", "--all", "--yes", "--json", "--journal", str(path))
-    said = json.loads(result.stdout)
+@pytest.mark.parametrize(
+    ("given", "status", "said"),
+    [
+        (control("not-pending", target="filter:{}", count=0), 0, "nothing to do: no pending message matches"),
+        (control("origin-paused", 409, target="filter:{}", count=0), 1, "not fired: its origin is not open"),
+        (control("fired", target="filter:{}", detail="2 were left as they are"), 0, "1 message (2 were left"),
+        (reply(401, {"message": "no token"}), 1, "answers 401: no token"),
+    ],
+)
+def test_the_outcome_of_a_filter_decides_the_exit_status(shelf: Shelf, given: Reply, status: int, said: str) -> None:
+    shelf.replies["POST", MATCHING] = given
+    result = run("fire", "--all", "--yes")
+    assert (result.exit_code, said in " ".join(result.output.split())) == (status, True), result.output
+
+
+def test_a_filter_that_takes_long_is_looked_up_until_it_has_its_outcome(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_control, "AGAIN_S", 0.001)
+    shelf.replies["POST", MATCHING] = control(None, 202, missing=[2], count=5, target="filter:{}")
+    shelf.replies["GET", "/control/c-1"] = control("fired", count=9, target="filter:{}")
+    assert run("fire", "--all", "--yes").stdout == "filter:{}: fired, 9 messages\n"
+    shelf.replies["GET", "/control/c-1"] = control(None, missing=[2], count=5, target="filter:{}")
+    late = run("fire", "--all", "--yes", "--timeout", "0.05")
+    assert late.exit_code == 1
+    assert "retry-sidecar outcome c-1" in " ".join(late.stderr.split())
+
+
+def test_an_interrupted_command_says_how_to_look_up_what_it_sent(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(*_: Any, **__: Any) -> Reply:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(instance, "ask", cut)
+    result = run("cancel", "--all", "--yes")
     assert result.exit_code == 1
-    assert (said["outcomes"], said["refused"]) == ({"fired": 2, "origin-paused": 1}, {stored[1]: "paused"})
-    again = run("fire", "--resume", str(path))
-    assert (again.exit_code, again.stdout) == (1, "2 fired\n1 not fired: the origin is not open\n")
-    other = run("cancel", "--resume", str(path))
-    assert other.exit_code == 2
-    assert f"retry-sidecar fire --resume {path}" in " ".join(other.stderr.split())
+    assert "filter:{} was sent: look up its outcome with: retry-sidecar outcome " in " ".join(result.stderr.split())
 
 
-def test_a_run_that_cannot_go_on_says_how_to_resume_it(shelf: Shelf, stored: list[str], tmp_path: Path) -> None:
-    shelf.replies["POST", f"/pending/messages/{stored[0]}/fire"] = reply(401, {"message": "no token"})
-    path = tmp_path / "run.jsonl"
-    result = run("fire", "--all", "--yes", "--journal", str(path))
+def test_a_count_waits_for_every_partition(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_filter, "AGAIN_S", 0.001)
+    monkeypatch.setattr(by_filter, "PAGE", 2)
+    for number in range(5):
+        shelf.store(number % 2, number, DUE_MS + number)
+    shelf.missing.extend([[1], [], [0]])
+    assert json.loads(run("cancel", "--all", "--dry-run", "--json").stdout)["total"] == 5
+    monkeypatch.setattr(by_filter, "PATIENCE_S", 0.0)
+    shelf.missing.append([1])
+    result = run("cancel", "--all", "--dry-run")
     assert result.exit_code == 1
-    assert "answers 401: no token" in result.stderr
-    assert f"of 3 messages have an answer; continue with the same settings: retry-sidecar fire --resume {path}" in (
-        result.stderr
-    )
+    assert "partition 1 has no owner now" in result.stderr
 
 
 # Instants
@@ -440,45 +471,3 @@ def test_an_instant_is_shown_with_its_distance() -> None:
     now_ms = SystemClock().wall_ms()
     assert shown_from(now_ms + 300_000, now_ms).endswith(" UTC (in 5 min)")
     assert shown_from(10**18, 0).startswith(f"{10**18} ms (in ")
-
-
-# Several calls at a time
-
-
-def test_calls_that_an_instance_puts_off_are_made_again(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_control, "AGAIN_S", 0.001)
-    shelf.replies["DELETE", PATH] = control("cancelled")
-    asked = itertools.count()
-
-    def busy_at_first(*given: Any, **more: Any) -> Reply:
-        if next(asked) < 3:
-            raise instance.Unanswered("too many")
-        return shelf.ask(*given, **more)
-
-    monkeypatch.setattr(instance, "ask", busy_at_first)
-    heard: list[Outcome] = []
-    hear(heard, 5.0, TimerId(2, 1841, DUE_MS))
-    assert heard == [Outcome.CANCELLED]
-
-
-def test_answers_come_before_the_call_that_failed(shelf: Shelf) -> None:
-    good, bad = TimerId(2, 1841, DUE_MS), TimerId(0, 1, 2)
-    shelf.replies["DELETE", PATH] = control("not-pending", 404)
-    shelf.replies["DELETE", f"/pending/messages/{bad}"] = control(None, 202, missing=[0])
-    shelf.replies["GET", "/control/c-1"] = control(None, missing=[0])
-    heard: list[Outcome] = []
-    with pytest.raises(instance.Unanswered, match="0-1-2: no answer from partition 0 in time"):
-        hear(heard, 0.0, bad, good)
-    assert heard == [Outcome.NOT_PENDING]
-
-
-def hear(heard: list[Outcome], deadline_s: float, *timers: TimerId) -> None:
-    """Act on timers over one instance, and add what became of them, until all have an answer or a call fails."""
-    stream = HttpStream(Instances(lambda: (URL,), None), ControlKind.CANCEL, None, deadline_s=deadline_s)
-    try:
-        for timer in timers:
-            stream.put(timer)
-        while stream.in_flight:
-            heard.extend(answer.outcome for answer in stream.answers(0.1))
-    finally:
-        stream.close()

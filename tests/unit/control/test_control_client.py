@@ -54,7 +54,8 @@ def test_details_are_shown_once() -> None:
 
 
 def test_a_lookup_expects_an_answer_of_every_partition_unless_the_target_has_one() -> None:
-    for target, missing in (("id:x", (1,)), ("orders", (1,)), ("0-5-9", ())):
+    named = [("id:x", (1,)), ("orders", (1,)), ("0-5-9", ())]
+    for target, missing in (*named, ("filter:{}", (1,)), ("filter:{", (1,)), ('filter:{"partition":0}', ())):
         found = found_result("c", answers((Outcome.CANCELLED, 1), target=target), 2)
         assert found is not None
         assert found.missing == missing, target
