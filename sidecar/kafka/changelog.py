@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-
 from sidecar.engine.restore import ChangelogRead
 from sidecar.errors import invariant
-from sidecar.kafka.errors import failed, translated
-from sidecar.kafka.poll_batch import poll_batch
-from sidecar.kafka.tokens import made
+from sidecar.kafka.log_reader import End, LogReader
 
 SLICE_BYTES: Final = 1024 * 1024
 SLICE_RECORDS_MAX: Final = 2_000
-METADATA_S: Final = 5.0
 
 
 class ChangelogReader:
@@ -32,14 +25,12 @@ class ChangelogReader:
         self._lost: set[int] = set()
         self._errors: dict[int, str] = {}
         self._limit = 16
-        self._connect()
+        self._log = self._connected()
 
-    def _connect(self) -> None:
-        with translated():
-            self._consumer = made(Consumer, self._config)
-        # Of a topic that it does not know yet, the library looks for the leaders only once a second.
-        self._learning = threading.Thread(target=self._learn, name="changelog", daemon=True)
-        self._learning.start()
+    def _connected(self) -> LogReader:
+        log = LogReader(self._config, self._topic)
+        log.learn()
+        return log
 
     def _meet(self, topic_id: str) -> None:
         """Read the topic with this id from now on.
@@ -48,19 +39,12 @@ class ChangelogReader:
         than those that it knows, so it takes them for outdated (librdkafka #4898). A new client knows nothing.
         """
         if self._topic_id and topic_id and topic_id != self._topic_id:
-            places = [
-                TopicPartition(self._topic, number, max(began, self.position(number)))
-                for number, began in self._assigned.items()
-            ]
+            places = {number: max(began, self.position(number)) for number, began in self._assigned.items()}
             self.close()
-            self._connect()
+            self._log = self._connected()
             if places:
-                self._consumer.incremental_assign(places)
+                self._log.add(places)
         self._topic_id = topic_id or self._topic_id
-
-    def _learn(self) -> None:
-        with contextlib.suppress(KafkaException):  # reading shows what is wrong
-            self._consumer.list_topics(self._topic, METADATA_S)
 
     def start(self, partition: int, offset: int, topic_id: str = "") -> None:
         """Read a partition from `offset` on, of the topic with this id; empty: not known."""
@@ -69,7 +53,7 @@ class ChangelogReader:
         )
         self.stop(partition)
         self._meet(topic_id)
-        self._consumer.incremental_assign([TopicPartition(self._topic, partition, offset)])
+        self._log.add({partition: offset})
         self._assigned[partition] = offset
 
     def stop(self, partition: int) -> None:
@@ -77,7 +61,7 @@ class ChangelogReader:
         if partition in self._assigned:
             del self._assigned[partition]
             self._errors.pop(partition, None)
-            self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+            self._log.stop(partition)
 
     def read(self, timeout_s: float) -> dict[int, list[ChangelogRead]]:
         """Return the next slice, about SLICE_BYTES, by partition.
@@ -87,21 +71,22 @@ class ChangelogReader:
         """
         slices: dict[int, list[ChangelogRead]] = {}
         size = count = 0
-        for message in poll_batch(self._consumer, self._limit - 1, timeout_s):
-            partition = message.partition() or 0
-            if (error := message.error()) is not None:
-                if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-                    self._lost.add(partition)
-                elif error.code() == KafkaError._FATAL:
-                    raise failed(error)
-                elif partition in self._assigned and message.topic() == self._topic:
-                    self._errors[partition] = error.str()
+        records, others = self._log.read_many(self._limit, timeout_s)
+        for other in others:
+            if isinstance(other, End):
                 continue
-            if partition not in self._assigned:
+            if other.error.fatal:
+                raise other.error
+            if other.partition in self._assigned:
+                if other.lost:
+                    self._lost.add(other.partition)
+                else:
+                    self._errors[other.partition] = str(other.error)
+        for record in records:
+            if record.partition not in self._assigned:
                 continue
-            key: Any = message.key()
-            value: Any = message.value()
-            slices.setdefault(partition, []).append(ChangelogRead(message.offset() or 0, key, value))
+            key, value = record.key, record.value
+            slices.setdefault(record.partition, []).append(ChangelogRead(record.offset, key, value))
             size += len(value or b"") + len(key or b"")
             count += 1
         for partition in slices:
@@ -122,9 +107,8 @@ class ChangelogReader:
 
     def position(self, partition: int) -> int:
         """Return the next offset to be read; negative before the first one."""
-        return self._consumer.position([TopicPartition(self._topic, partition)])[0].offset
+        return self._log.position(partition)
 
     def close(self) -> None:
         """Close the consumer."""
-        self._learning.join()
-        self._consumer.close()
+        self._log.close()

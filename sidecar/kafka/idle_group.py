@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Final
-
-from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed
 from sidecar.kafka import config
 from sidecar.kafka.admin.cluster import Admin, Deadline
-from sidecar.kafka.admin.offsets import Committed, committed_of
-from sidecar.kafka.errors import failed
+from sidecar.kafka.admin.offsets import REQUEST_TIMEOUT_S, Committed
+from sidecar.kafka.log_reader import LogReader
 from sidecar.kafka.probes import describe_group
 from sidecar.settings import Settings
 
@@ -48,21 +45,13 @@ def stable_offsets(settings: Settings, partitions: Sequence[int], wait_s: float 
         CommandFailed: The cluster refuses.
     """
     deadline = Deadline(wait_s)
-    wanted = [TopicPartition(settings.input_topic, each) for each in partitions]
-    with closing(Consumer(config.committed_reader(settings), logger=config.quiet_logger())) as consumer:
+    with LogReader(config.committed_reader(settings), settings.input_topic) as reader:
         while True:
             try:
-                found = committed_of(consumer, wanted)
-                if (error := next((each.error for each in found if each.error is not None), None)) is not None:
-                    raise KafkaException(error)
-            except KafkaException as cause:
-                why = failed(cause.args[0])
+                return reader.committed(partitions, REQUEST_TIMEOUT_S)
+            except KafkaFailed as why:
                 if not why.away and why.code != "UNSTABLE_OFFSET_COMMIT":
-                    raise CommandFailed(f"the offsets of {settings.group_id} cannot be read: {why}") from cause
+                    raise CommandFailed(f"the offsets of {settings.group_id} cannot be read: {why}") from why
                 if deadline.passed:
-                    raise BrokerUnavailable(f"the offsets of {settings.group_id} cannot be read: {why}") from cause
+                    raise BrokerUnavailable(f"the offsets of {settings.group_id} cannot be read: {why}") from why
                 deadline.pause()
-            else:
-                return {
-                    each.partition: Committed(each.offset, each.metadata or "") for each in found if each.offset >= 0
-                }

@@ -5,25 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, Message
 
 from sidecar.clock import Clock, SystemClock
-from sidecar.engine import hot
 from sidecar.errors import CommandFailed, KafkaFailed
-from sidecar.kafka.admin.cluster import partition_count
-from sidecar.kafka.config import quiet_logger
-from sidecar.kafka.errors import failed, translated
-from sidecar.kafka.input import Records
-from sidecar.kafka.poll_batch import poll_batch
-from sidecar.kafka.tokens import made
+from sidecar.kafka.errors import failed
+from sidecar.kafka.input import records_of
+from sidecar.kafka.log_reader import LOST, LogReader
 from sidecar.model import Record
 
 SLICE_RECORDS: Final = 2_000
 STALL_S: Final = 60.0
 POLL_S: Final = 0.5
 CALL_S: Final = 10.0
-_LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
-_RECORDS: Final = hot.consume.Records if hot.COMPILED else Records
 
 
 class Range(NamedTuple):
@@ -50,15 +44,13 @@ class RangeReader:
     def __init__(self, config: Mapping[str, Any], clock: Clock | None = None, *, stall_s: float = STALL_S) -> None:
         self._clock = clock or SystemClock()
         self._stall_s = stall_s
-        with translated():
-            self._consumer = made(Consumer, {"logger": quiet_logger(), "error_cb": self._note, **config})
+        self._log = LogReader(config, "")
         self._known: set[str] = set()
-        self._error = ""
         self._reads = 0
 
     def close(self) -> None:
         """Close the consumer."""
-        self._consumer.close()
+        self._log.close()
 
     def read(
         self, wanted: Range, *, skips_deleted: bool = False, slice_records: int = SLICE_RECORDS
@@ -80,14 +72,14 @@ class RangeReader:
         self._start(wanted, at)
         try:
             while at < wanted.end:
-                messages = list(poll_batch(self._consumer, slice_records - 1, POLL_S))
+                messages = self._log.poll(slice_records, POLL_S)
                 seen = _Tail(wanted)
                 while messages and seen.takes(messages[-1]):
                     messages.pop()
                 progressed = bool(messages)
                 if messages:
                     at = (messages[-1].offset() or 0) + 1
-                    yield _RECORDS(messages, self._raise)
+                    yield records_of(messages, self._raise)
                 if seen.error is not None:
                     self._raise(seen.error)
                 reached = max(at, seen.at)
@@ -101,18 +93,18 @@ class RangeReader:
         finally:
             # One that was abandoned may be closed when another range is being read.
             if this == self._reads:
-                self._consumer.unassign()
+                self._log.start({})
 
     def _start(self, wanted: Range, at: int) -> None:
+        self._log.topic = wanted.topic
         if wanted.topic not in self._known:
-            # Of a topic that it does not know yet, the library looks for the leaders only once a second.
-            partition_count(self._consumer, wanted.topic, CALL_S)
+            self._log.partition_count(CALL_S)  # asks who leads them, see `LogReader.learn`
             self._known.add(wanted.topic)
-        self._consumer.assign([TopicPartition(wanted.topic, wanted.partition, at)])
+        self._log.start({wanted.partition: at})
 
     def _require_time(self, wanted: Range, at: int, until_s: float) -> None:
         if self._clock.monotonic_s() > until_s:
-            said = f", the last error: {self._error}" if self._error else ""
+            said = f", the last error: {self._log.error}" if self._log.error else ""
             raise KafkaFailed(
                 f"{wanted.topic}, partition {wanted.partition}: nothing came for {self._stall_s:g} s from offset {at} "
                 f"on, of the range that ends at {wanted.end}{said}",
@@ -121,11 +113,7 @@ class RangeReader:
 
     def _after_loss(self, wanted: Range, at: int, *, skips_deleted: bool) -> int:
         """Return where to go on when the log does not have an offset any more. Raises CommandFailed."""
-        with translated():
-            found = self._consumer.get_watermark_offsets(TopicPartition(wanted.topic, wanted.partition), CALL_S)
-        if found is None:
-            raise KafkaFailed(f"{wanted.topic}, partition {wanted.partition}: no answer within {CALL_S:g} s", away=True)
-        first, end = found
+        first, end = self._log.bounds(wanted.partition, CALL_S)
         if at > end:
             raise CommandFailed(
                 f"{wanted.topic}, partition {wanted.partition}: offset {at} is to be read, and the log ends at {end}: "
@@ -147,10 +135,7 @@ class RangeReader:
         found = failed(error)
         if found.fatal or found.denied:
             raise found
-        self._note(error)
-
-    def _note(self, error: KafkaError) -> None:
-        self._error = error.str()
+        self._log.note(error)
 
 
 class _Tail:
@@ -175,7 +160,7 @@ class _Tail:
             return True  # of a former range
         if error.code() == KafkaError._PARTITION_EOF:
             self.at = max(self.at, min(message.offset() or 0, self._wanted.end))
-        elif error.code() in _LOST:
+        elif error.code() in LOST:
             self.lost = True
         else:
             self.error = error

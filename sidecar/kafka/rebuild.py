@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from sidecar.clock import Clock, SystemClock
 from sidecar.engine.partition import Partition
@@ -57,8 +57,7 @@ def rebuild(
     bounds, identity = _look(settings, admin)
     total = sum(end - start for start, end in bounds.values())
     problems: dict[int, str] = {}
-    logger: Any = {"logger": config.quiet_logger()}
-    reader = ChangelogReader({**config.changelog_reader(settings), **logger}, settings.changelog_topic)
+    reader = ChangelogReader(config.changelog_reader(settings), settings.changelog_topic)
     restores: dict[int, Restore] = {}
     reading: set[int] = set()
     try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Engine, encode_checkpoint
 from sidecar.changelog.offset_mark import OffsetMark
@@ -83,9 +83,8 @@ class _Changelog:
         found, log = Present(), self.logs[number]
         if log.start >= log.end:
             return found
-        logger: Any = {"logger": config.quiet_logger()}
         topic = self.settings.changelog_topic
-        with closing(ChangelogReader({**config.changelog_reader(self.settings), **logger}, topic)) as reader:
+        with closing(ChangelogReader(config.changelog_reader(self.settings), topic)) as reader:
             reader.start(number, log.start)
             stalled = Deadline(STALL_S)
             while reader.position(number) < log.end:

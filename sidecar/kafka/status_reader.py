@@ -5,23 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    TIMESTAMP_LOG_APPEND_TIME,
-    Consumer,
-    KafkaError,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_LOG_APPEND_TIME, KafkaError, Message
 
 from sidecar.clock import Clock
 from sidecar.contract.status import is_signed
 from sidecar.errors import KafkaFailed
-from sidecar.kafka.errors import failed, translated
 from sidecar.kafka.input import record_of
-from sidecar.kafka.poll_batch import poll_batch
-from sidecar.kafka.tokens import made
-from sidecar.model import Record
+from sidecar.kafka.log_reader import End, LogReader, Unread
+from sidecar.model import NO_TIMESTAMP, Record
 
 READ_RECORDS: Final = 2_000
 LOOK_EVERY_S: Final = 5.0
@@ -72,16 +63,18 @@ class StatusReader:
         self._topic = topic
         self._input_topic = input_topic
         self._clock = clock
-        with translated():
-            self._consumer = made(Consumer, {**config, "error_cb": self._said})
+        self._log = LogReader({**config, "error_cb": self._said}, topic, _stamped)
         self._assigned: set[int] = set()
         self._read: set[int] = set()
         self._look_at_s = float("-inf")
         self.input_partitions: int | None = None
         """Number of input partitions; None while unknown."""
         self.cluster_id: str | None = None
-        self.error = ""
+
+    @property
+    def error(self) -> str:
         """Why nothing can be read, for people; empty when there is no error."""
+        return self._log.error
 
     @property
     def caught_up(self) -> bool:
@@ -96,23 +89,24 @@ class StatusReader:
         """
         if self._clock.monotonic_s() >= self._look_at_s:
             self._look()
-        records = []
-        for message in poll_batch(self._consumer, READ_RECORDS, timeout_s):
-            if (error := message.error()) is not None:
-                self._failed(error, message.partition())
-            elif (record := self._record(message)) is not None:
-                records.append(record)
+        records: list[StatusRead] = []
+        for read in self._log.read(READ_RECORDS, timeout_s):
+            if isinstance(read, End):
+                self._read.add(read.partition)
+            elif isinstance(read, Unread):
+                if read.error.fatal:
+                    raise read.error
+                # The partition was deleted, or may not be read: refresh the metadata soon.
+                self._look_at_s = min(self._look_at_s, self._clock.monotonic_s() + LOOK_AGAIN_S)
+            # A timestamp chosen by the writer is useless.
+            elif read.timestamp_ms != NO_TIMESTAMP:
+                found = StatusRead.of(read, live=read.partition in self._read)
+                records += () if found is None else (found,)
         return records
 
     def close(self) -> None:
         """Close the consumer."""
-        self._consumer.close()
-
-    def _record(self, message: Message) -> StatusRead | None:
-        # A timestamp chosen by the writer is useless.
-        if message.timestamp()[0] != TIMESTAMP_LOG_APPEND_TIME:
-            return None
-        return StatusRead.of(record_of(message), live=message.partition() in self._read)
+        self._log.close()
 
     def _look(self) -> None:
         self._look_at_s = self._clock.monotonic_s() + LOOK_AGAIN_S
@@ -120,36 +114,30 @@ class StatusReader:
             status = self._partitions(self._topic)
             self.input_partitions = self._partitions(self._input_topic)
         except KafkaFailed as error:
-            self.error = str(error)
+            self._log.error = str(error)
             return
-        self.error = ""
+        self._log.error = ""
         self._look_at_s = self._clock.monotonic_s() + LOOK_EVERY_S
         if gone := sorted(self._assigned - set(range(status))):
-            self._consumer.incremental_unassign([TopicPartition(self._topic, number) for number in gone])
+            self._log.stop(*gone)
         if gained := sorted(set(range(status)) - self._assigned):
-            begin = [TopicPartition(self._topic, number, OFFSET_BEGINNING) for number in gained]
-            self._consumer.incremental_assign(begin)
+            self._log.add(dict.fromkeys(gained, OFFSET_BEGINNING))
         self._assigned = set(range(status))
         self._read &= self._assigned
 
     def _partitions(self, topic: str) -> int:
-        with translated():
-            metadata = self._consumer.list_topics(topic, LOOK_TIMEOUT_S)
+        metadata = self._log.metadata(topic, LOOK_TIMEOUT_S)
         self.cluster_id = metadata.cluster_id or self.cluster_id
         found = metadata.topics[topic]
         if found.error is not None:
             raise KafkaFailed(f"topic {topic}: {found.error.str()}")
         return len(found.partitions)
 
-    def _failed(self, error: KafkaError, partition: int | None) -> None:
-        if error.code() == KafkaError._PARTITION_EOF:
-            self._read.add(-1 if partition is None else partition)
-        elif error.fatal():
-            raise failed(error)
-        else:
-            # The partition was deleted, or may not be read: refresh the metadata soon.
-            self._said(error)
-            self._look_at_s = min(self._look_at_s, self._clock.monotonic_s() + LOOK_AGAIN_S)
-
     def _said(self, error: KafkaError) -> None:
-        self.error = error.str()
+        self._log.note(error)
+
+
+def _stamped(message: Message) -> Record:
+    """Return a record, without a timestamp unless it is the broker's."""
+    record = record_of(message)
+    return record if message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME else record._replace(timestamp_ms=NO_TIMESTAMP)

@@ -41,7 +41,9 @@ class StatusSource(Protocol):
 
     input_partitions: int | None
     cluster_id: str | None
-    error: str
+
+    @property
+    def error(self) -> str: ...
 
     @property
     def caught_up(self) -> bool: ...

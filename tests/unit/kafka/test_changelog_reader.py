@@ -39,6 +39,11 @@ class Given:
     def value(self) -> bytes:
         return b"v"
 
+    def headers(self) -> None: ...
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 5
+
 
 class Consumer:
     """Hands out what the test sets."""
@@ -76,7 +81,7 @@ class Consumer:
 
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> ChangelogReader:
-    monkeypatch.setattr("sidecar.kafka.changelog.Consumer", Consumer)
+    monkeypatch.setattr("sidecar.kafka.log_reader.Consumer", Consumer)
     made = ChangelogReader({}, TOPIC)
     made.start(0, 0)
     made.start(1, 0)
@@ -133,5 +138,6 @@ def test_an_error_of_a_broker_is_no_partitions(reader: ChangelogReader) -> None:
 def test_a_position_that_is_gone_is_reported_once_and_what_ends_the_reader_is_raised(reader: ChangelogReader) -> None:
     read(reader, Given(1, KafkaError._AUTO_OFFSET_RESET))
     assert (reader.take_lost(), reader.take_lost(), reader.error_of(1)) == ([1], [], "")
-    with pytest.raises(KafkaFailed):
-        read(reader, Given(0, KafkaError._FATAL))
+    for partition in (0, None):
+        with pytest.raises(KafkaFailed):
+            read(reader, Given(partition, KafkaError._FATAL))
