@@ -9,6 +9,7 @@ from sidecar.contract.control import CONTROL
 from sidecar.contract.dialects import native
 from sidecar.contract.dialects.dialect import Dialect, HeaderValues
 from sidecar.contract.dialects.registry import DIALECTS
+from sidecar.contract.dialects.spring import ORIGINAL_GROUP
 from sidecar.contract.sizes import header_bytes, record_bytes
 from sidecar.contract.values import INT32_MAX, INT64_MAX, HeaderError, is_text, read_number
 from sidecar.model import NO_TIMESTAMP, Headers, Reason
@@ -135,7 +136,7 @@ class DeadLetter:
     @property
     def group(self) -> str:
         """The consumer group that failed; empty when none is named."""
-        return _text(self._values.get(native.GROUP))
+        return _group(self._values)
 
     @property
     def timestamp_ms(self) -> int | None:
@@ -265,7 +266,13 @@ def exception_of(headers: Headers) -> str:
 
 def group_of(headers: Headers) -> str:
     """Return the consumer group that the sender named; empty when none is named."""
-    return _text(dict(headers).get(native.GROUP))
+    return _group(dict(headers))
+
+
+def _group(values: HeaderValues) -> str:
+    """Return the group; Spring's own header is newer than `retry-group`, which came with the last delivery."""
+    spoken = native.GROUP if native.ORIGIN_TOPIC in values or ORIGINAL_GROUP not in values else ORIGINAL_GROUP
+    return _text(values.get(spoken))
 
 
 def _class_name(values: HeaderValues) -> bytes | None:

@@ -5,6 +5,9 @@ From its source, github.com/spring-projects/spring-kafka: `retrytopic/RetryTopic
 `support/KafkaHeaders.java`. Attempts are a big-endian int of four bytes, in older versions one byte; timestamps of the
 retry headers are a big-endian two's complement as short as it can be; topics and classes are UTF-8.
 
+Records name the consumer group of the listener that failed, and deliveries repeat it in `retry-group`: other groups of
+the origin can skip them by the header that all dialects' consumers know.
+
 Attempts count deliveries: the first forward writes 2. A record that Spring's retry-topic feature forwarded has a
 backoff timestamp, which is when it is due, and attempts that are right for its next delivery. One that a
 DeadLetterPublishingRecoverer published has neither; then the sidecar counts, in the same header. The backoff timestamp
@@ -16,6 +19,7 @@ from __future__ import annotations
 from typing import Final
 
 from sidecar.contract.dialects.dialect import HeaderValues
+from sidecar.contract.dialects.native import GROUP
 from sidecar.contract.dialects.scheduler import Scheduler, checked_epoch_ms, with_headers
 from sidecar.contract.values import HeaderError, read_text, read_topic, refuse_repeats, shown
 from sidecar.model import Headers, Reason, Record, Rejection, Request
@@ -31,6 +35,8 @@ EXCEPTIONS: Final = (
     "kafka_dlt-exception-fqcn",
 )
 """The cause first: the exception itself is a wrapper of the listener container."""
+ORIGINAL_GROUP: Final = "kafka_dlt-original-consumer-group"
+"""The group of the listener that failed; Spring has one name for it in both cases, and the last one counts."""
 
 NAMES: Final = frozenset({ATTEMPTS, BACKOFF_TIMESTAMP})
 """Every header that a message may have once: recoverers append the original topic each time, and the last counts."""
@@ -44,7 +50,7 @@ class Spring(Scheduler):
 
     name: Final = "spring"
     code: Final = 3
-    names = frozenset({*NAMES, *ORIGINAL_TOPICS, *EXCEPTIONS})
+    names = frozenset({*NAMES, *ORIGINAL_TOPICS, *EXCEPTIONS, ORIGINAL_GROUP})
     origin_header = ORIGINAL_TOPICS[0]
     exception_headers = EXCEPTIONS
     attempt_header = ATTEMPTS
@@ -93,9 +99,14 @@ class Spring(Scheduler):
         timer_id: tuple[int, int, int],  # noqa: ARG002
         due_ms: int,  # noqa: ARG002
     ) -> Headers:
-        """Return the headers as they came, without the backoff timestamp, and with the number of this delivery."""
+        """Return the headers as they came, without the backoff timestamp.
+
+        The number of this delivery is new, and so is the group, where Spring names one.
+        """
         kept = [header for header in headers if header[0] != BACKOFF_TIMESTAMP]
-        return with_headers(kept, [(ATTEMPTS, _int(attempt + 2))])
+        values = dict(headers)
+        given: Headers = [(GROUP, values[ORIGINAL_GROUP])] if values.get(ORIGINAL_GROUP) else []
+        return with_headers(kept, [*given, (ATTEMPTS, _int(attempt + 2))])
 
     def redriven(self, headers: Headers, due_ms: int, *, keep_attempts: bool, to_origin: str) -> Headers:
         """Return the headers with a new backoff timestamp, as from Spring's retry-topic feature."""

@@ -13,6 +13,7 @@ import pytest
 from tests.broker import create_topic, read_committed
 from tests.integration.messages import Given, send
 from tests.integration.sidecars import Sidecars, Stage
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
@@ -54,6 +55,11 @@ def listeners(classes: str, stage: Stage, folder: Path) -> Iterator[None]:
         process.wait()
 
 
+def said(folder: Path) -> str:
+    """Return what the listeners have printed."""
+    return (folder / "spring.log").read_text(encoding="utf-8")
+
+
 @pytest.fixture
 def topics(stage: Stage) -> Stage:
     for name in ("forwarded", "forwarded-retry", "forwarded-dlt", "published"):
@@ -87,6 +93,8 @@ def test_what_a_recoverer_publishes_comes_back_until_its_attempts_are_used_up(
     send(topics.bootstrap, origin, Given(b"v", b"k", [("own", b"1")]))
     with listeners(classes, topics, tmp_path):
         (dead,) = read_committed(topics.bootstrap, [topics.dlq_topic], WAIT_S, until=bool)
+        eventually(lambda: said(tmp_path).count("other skipped") == 3, WAIT_S, "the other group has read the retries")
+    assert said(tmp_path).count("other took") == 1
     came = read_committed(topics.bootstrap, [origin])
     assert [dict(each.headers).get("retry_topic-attempts") for each in came] == [
         None,
@@ -94,6 +102,7 @@ def test_what_a_recoverer_publishes_comes_back_until_its_attempts_are_used_up(
         b"\0\0\0\3",
         b"\0\0\0\4",
     ]
+    assert [dict(each.headers).get("retry-group") for each in came] == [None, *[b"spring-publishing"] * 3]
     assert {each.partition for each in came[1:]} == {came[1].partition}
     assert dead.header("retry-dlq-reason") == b"attempts-exhausted"
     assert dead.header("__connect.errors.exception.class.name") == b"java.lang.IllegalStateException"

@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.contract import DIALECTS, parse
 from sidecar.contract.control import ControlRequest
-from sidecar.contract.dead_letter import DeadLetter
+from sidecar.contract.dead_letter import DeadLetter, group_of
 from sidecar.contract.dialects.spring import Spring
 from sidecar.model import Headers, Reason, Record, Rejection, Request, TimerId
 
@@ -103,6 +103,16 @@ def test_a_record_without_an_original_topic_lacks_it() -> None:
 def test_a_dead_letter_names_the_cause_and_not_the_wrapper() -> None:
     wrapped: Headers = [("kafka_dlt-exception-fqcn", b"Wrapper"), ("kafka_dlt-exception-cause-fqcn", b"com.acme.Busy")]
     assert DeadLetter([*wrapped, ("retry-dlq-reason", b"fatal")], [SPRING]).exception == "com.acme.Busy"
+
+
+def test_a_delivery_names_the_group_of_the_listener_that_failed_last() -> None:
+    assert "retry-group" not in dict(fired(PUBLISHED, 0))
+    out = fired([*PUBLISHED, ("kafka_dlt-original-consumer-group", b"mail")], 0)
+    assert dict(out)["retry-group"] == b"mail"
+    again: Headers = [*out, ("kafka_dlt-original-consumer-group", b"shop")]
+    assert [value for name, value in fired(again, 1) if name == "retry-group"] == [b"shop"]
+    assert group_of(again) == DeadLetter(again, [SPRING]).group == "shop"
+    assert group_of([("retry-origin-topic", b"orders"), *again]) == "mail", "a native message names its own"
 
 
 @pytest.mark.parametrize("keep", [False, True])

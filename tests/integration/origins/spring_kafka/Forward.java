@@ -1,6 +1,9 @@
+import static java.nio.charset.StandardCharsets.UTF_8;
+
 import java.util.Map;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.springframework.context.annotation.AnnotationConfigApplicationContext;
@@ -49,6 +52,18 @@ public class Forward {
         }
 
         @Bean
+        ConcurrentKafkaListenerContainerFactory<byte[], byte[]> filtering() {
+            var factory = factory();
+            factory.setRecordFilterStrategy(record -> {
+                Header group = record.headers().lastHeader("retry-group");
+                boolean skipped = group != null && !"spring-other".equals(new String(group.value(), UTF_8));
+                if (skipped) System.out.println("other skipped");
+                return skipped;
+            });
+            return factory;
+        }
+
+        @Bean
         ThreadPoolTaskScheduler scheduler() {
             return new ThreadPoolTaskScheduler();
         }
@@ -91,6 +106,12 @@ public class Forward {
             topics = "#{systemProperties['published']}", groupId = "spring-publishing", containerFactory = "recovering")
         void published(ConsumerRecord<byte[], byte[]> record) {
             throw new IllegalStateException("busy");
+        }
+
+        @KafkaListener(
+            topics = "#{systemProperties['published']}", groupId = "spring-other", containerFactory = "filtering")
+        void other(ConsumerRecord<byte[], byte[]> record) {
+            System.out.println("other took");
         }
     }
 
