@@ -17,13 +17,24 @@ class AiokafkaRetrying(AsyncRetrying[AiokafkaRecord]):
 
     Args:
         consumer: A consumer with `enable_auto_commit=False` and `isolation_level="read_committed"`; neither is
-            aiokafka's default.
+            aiokafka's default. Others raise ValueError.
         producer: A started producer without serializers.
         **options: See AsyncRetrying.
     """
 
     def __init__(self, consumer: AIOKafkaConsumer, producer: AIOKafkaProducer, **options: Any) -> None:
         super().__init__(**options)
+        # aiokafka has no public way to ask; a version that keeps them elsewhere is not checked.
+        if getattr(consumer, "_enable_auto_commit", False):
+            raise ValueError(
+                "enable_auto_commit=True: it must be False, otherwise messages are committed that are neither handled "
+                "nor on the retry topic"
+            )
+        if (level := getattr(consumer, "_isolation_level", "read_committed")) != "read_committed":
+            raise ValueError(
+                f"isolation_level={level!r}: it must be 'read_committed', otherwise deliveries of aborted "
+                "transactions are handled too"
+            )
         self._consumer = consumer
         self._producer = producer
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.aio import AIOConsumer
@@ -16,6 +16,29 @@ from retry_sidecar.consumed import Consumed
 from retry_sidecar.progress import DELIVERY_TIMEOUT_S, REMEMBERED_MAX, Progress, Result, RetryNotDelivered
 from retry_sidecar.record import RetryRecord
 from retry_sidecar.topic import Delivery, RetryTopic
+
+_NEEDED: Final[dict[str, tuple[bool | str, str]]] = {
+    "enable.auto.commit": (False, "otherwise messages are committed that are neither handled nor on the retry topic"),
+    "isolation.level": ("read_committed", "otherwise deliveries of aborted transactions are handled too"),
+}
+
+
+def consumer_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a consumer for Retrying: the given one, which commits nothing by itself.
+
+    A consumer does not show its configuration, so nothing can check it later.
+
+    Args:
+        config: The properties of the consumer; `enable.auto.commit` and `isolation.level` are set unless given.
+
+    Raises:
+        ValueError: One of the two has another value than retries need.
+    """
+    for name, (wanted, why) in _NEEDED.items():
+        given = config.get(name, wanted)
+        if str(given).lower() != str(wanted).lower():
+            raise ValueError(f"{name}={given}: it must be {str(wanted).lower()}, {why}")
+    return {**{name: wanted for name, (wanted, _) in _NEEDED.items()}, **config}
 
 
 class Retrying:
@@ -35,7 +58,8 @@ class Retrying:
     consumer groups and repeats are skipped. One thread uses it, the one that uses the consumer.
 
     Args:
-        consumer: A consumer with `enable.auto.commit` false and `isolation.level` read_committed, its default.
+        consumer: A consumer with `enable.auto.commit` false and `isolation.level` read_committed, as consumer_config
+            makes sure.
         producer: The producer for the retry topic; set `enable.idempotence`.
         group: The consumer's `group.id`.
         topic: The retry topic.
@@ -173,7 +197,8 @@ class AIORetrying(AsyncRetrying[Message]):
     The producer is the plain one because AIOProducer cannot send headers; waiting for it takes a thread.
 
     Args:
-        consumer: A consumer with `enable.auto.commit` false and `isolation.level` read_committed, its default.
+        consumer: A consumer with `enable.auto.commit` false and `isolation.level` read_committed, as consumer_config
+            makes sure.
         producer: The producer for the retry topic.
         **options: See AsyncRetrying.
     """

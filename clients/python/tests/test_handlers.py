@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from retry_sidecar import Result, RetryingStopped, RetryNotDelivered
-from retry_sidecar.confluent import AIORetrying, Retrying
+from retry_sidecar.confluent import AIORetrying, Retrying, consumer_config
 
 Offsets = list[tuple[str, int, int]]
 TIMED_OUT = KafkaError(KafkaError._MSG_TIMED_OUT)
@@ -220,3 +220,49 @@ def test_a_cancelled_wait_for_the_retry_topic_commits_nothing() -> None:
         assert consumer.commits == []
 
     asyncio.run(play())
+
+
+# Consumers
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("enable.auto.commit", True), ("enable.auto.commit", "true"), ("isolation.level", "read_uncommitted")],
+)
+def test_a_consumer_that_loses_or_repeats_messages_is_refused_by_the_name_of_the_property(
+    name: str, value: object
+) -> None:
+    with pytest.raises(ValueError, match=f"^{name}={value}: it must be (false|read_committed), otherwise "):
+        consumer_config({"group.id": "shop", name: value})
+
+
+@pytest.mark.parametrize("given", [{}, {"enable.auto.commit": "FALSE", "isolation.level": "read_committed"}])
+def test_what_a_consumer_leaves_open_is_set_as_retries_need_it(given: dict[str, object]) -> None:
+    made = consumer_config({"group.id": "shop", **given})
+    assert made == {"enable.auto.commit": False, "isolation.level": "read_committed", "group.id": "shop", **given}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "enable_auto_commit=True: it must be False"),
+        ({"enable_auto_commit": False}, "isolation_level='read_uncommitted': it must be 'read_committed'"),
+        ({"enable_auto_commit": False, "isolation_level": "read_committed"}, None),
+    ],
+)
+def test_an_aiokafka_consumer_is_looked_at(options: dict[str, Any], said: str | None) -> None:
+    aiokafka = pytest.importorskip("aiokafka")
+    from retry_sidecar.aiokafka import AiokafkaRetrying
+
+    async def made() -> None:
+        consumer = aiokafka.AIOKafkaConsumer(**options)
+        try:
+            AiokafkaRetrying(consumer, None, group="shop")  # type: ignore[arg-type]
+        finally:
+            await consumer.stop()
+
+    if said is None:
+        asyncio.run(made())
+    else:
+        with pytest.raises(ValueError, match=said):
+            asyncio.run(made())
