@@ -28,6 +28,7 @@ from sidecar.api.instances import OtherInstances
 from sidecar.api.problems import NotNow
 from sidecar.api.source import Source
 from sidecar.engine.group.view import PartitionView
+from sidecar.engine.items import target_text
 from sidecar.engine.selection import Selection
 from sidecar.errors import PartitionStopped, StoreFailed
 from sidecar.model import DUE_MS_MAX, TimerId
@@ -373,29 +374,52 @@ class Listing:
             truncated=truncated,
         )
 
-    async def find(self, timer: TimerId, *, payload: bool, forwarded: bool) -> MessageDetailBody | None:
-        """Return one message, None when it is not pending. Raises HTTPException 503 when that is unknown."""
+    async def find(self, timer: TimerId, *, payload: bool, forwarded: bool) -> MessageDetailBody:
+        """Return one message. Raises HTTPException: 404 when it is not pending, 503 when that is unknown."""
         total = self._source.partitions_total()
+        # Before the store is asked: what is read in between is found.
+        gone = self.not_pending(timer)
         if total is not None and timer.partition >= total:
-            return None
+            raise gone
         away = NotNow(f"The owner of partition {timer.partition} does not answer; try again in a moment.")
         owners = self._owners(timer.partition, forwarded=forwarded)
         if owners.own:
             read = partial(self._entries.find, timer, payload=payload)
             try:
-                return await self._reading.run(read)
+                message = await self._reading.run(read)
             except Unread as cause:
                 raise NotNow(str(cause)) from cause
             except (StoreFailed, PartitionStopped) as cause:
                 raise away from cause
+            if message is None:
+                raise gone
+            return message
         path = f"/pending/messages/{timer}" + ("?payload=true" if payload else "")
         for url in owners.others:
             answer = await self._others.ask("", url, "GET", path)
-            if answer.read(ErrorBody, {404}) is not None:
-                return None
+            if (refused := answer.read(ErrorBody, {404})) is not None:
+                raise HTTPException(404, refused.message)
             if (found := answer.read(MessageDetailBody, {200})) is not None and found.id == str(timer):
                 return found
         raise away
+
+    def not_pending(self, target: TimerId | bytes) -> HTTPException:
+        """Return the error for a message that no store has: it may be one of those that are not read yet."""
+        behind = {
+            view.partition: view.lag
+            for view in self._source.views()
+            if view.lag and not (isinstance(target, TimerId) and _has_passed(view, target))
+        }
+        name = target_text(target)
+        if not behind:
+            return HTTPException(404, f"{name} is not pending: it has fired, was cancelled, or never existed.")
+        count = sum(behind.values())
+        where = ", ".join(map(str, sorted(behind)))
+        return HTTPException(
+            404,
+            f"{name} is not among the messages that are read: reading is behind by {count:,} of the retry topic's "
+            f"partition {where}. Ask again when they are read.",
+        )
 
     def _owners(self, partition: int | None, *, forwarded: bool) -> _Owners:
         views = [view for view in self._source.views() if partition in {None, view.partition}]
@@ -433,6 +457,12 @@ class Listing:
         answers = await asyncio.gather(*(self._others.ask("", url, "GET", path) for url in others))
         bodies = [answer.read(model, {200}) for answer in answers]
         return [(asked, body) for asked, body in zip(others.values(), bodies, strict=True) if body is not None]
+
+
+def _has_passed(view: PartitionView, timer: TimerId) -> bool:
+    """Return whether what the owner has read of a partition tells all about a message."""
+    read = view.next_input_offset is not None and timer.offset < view.next_input_offset
+    return view.partition != timer.partition or read
 
 
 def _url(view: PartitionView) -> str | None:

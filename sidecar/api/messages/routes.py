@@ -197,7 +197,11 @@ def message_routes(listing: Listing, gate: Gate) -> APIRouter:
         responses={
             200: {"content": {"application/json": {"example": DETAIL_EXAMPLE}}},
             400: {"model": ErrorBody, "description": "The target or a parameter is invalid."},
-            404: {"model": ErrorBody, "description": "No pending message has this id."},
+            404: {
+                "model": ErrorBody,
+                "description": "No pending message has this id, or it is one of those that are not read yet: the "
+                "message says which, and how many are not read.",
+            },
             "4XX": {"model": ErrorBody, "description": "Any other error in the request."},
             501: {"model": ErrorBody, "description": NOT_LISTED},
             503: {"model": ErrorBody, "description": "The owner of the partition does not answer."},
@@ -210,13 +214,11 @@ def message_routes(listing: Listing, gate: Gate) -> APIRouter:
         listing.require_known()
         forwarded = FORWARDED in request.headers
         if isinstance(named, TimerId):
-            message = await listing.find(named, payload=query.payload, forwarded=forwarded)
-            if message is None:
-                raise HTTPException(404, f"{target} is not pending: it has fired, was cancelled, or never existed.")
-            return await listing.encoded(message)
+            return await listing.encoded(await listing.find(named, payload=query.payload, forwarded=forwarded))
+        gone = listing.not_pending(named)
         found = await listing.named(named, payload=query.payload, forwarded=forwarded)
         if not found.messages and found.complete and not forwarded:
-            raise HTTPException(404, f"No pending message has the id {target}.")
+            raise gone
         return await listing.encoded(found)
 
     return router

@@ -49,7 +49,7 @@ async function load(target, payload = false) {
     body.replaceChildren(...drawn(target, said.body, payload));
     if (payload) (body.querySelector("pre") ?? byId("entry-title")).focus();
   }
-  else if (said.status === 404) body.replaceChildren(notice("warn", "No pending message has this id: it has fired, was cancelled, or never existed."));
+  else if (said.status === 404) body.replaceChildren(notice("warn", said.body.message));
   else if (said.status === 401) {
     body.replaceChildren(
       notice("bad", token.get() ? "The API token is wrong." : `${payload ? "The payload" : "This"} needs the API token.`),

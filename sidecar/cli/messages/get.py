@@ -60,7 +60,7 @@ def get(
     with reach(settings, url) as instances:
         reply = instances.ask("GET", f"/pending/messages/{quote(text, safe='')}", query=query)
     if reply.status == 404 and isinstance(reply.body, dict) and "message" in reply.body:
-        raise CommandFailed(f"{text}: not pending: it has fired, was cancelled, or never existed")
+        raise CommandFailed(str(reply.body["message"]))
     body = reply.document()
     messages = body.get("messages", [body])
     if path is not None:

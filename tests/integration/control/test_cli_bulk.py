@@ -132,7 +132,7 @@ def test_get_shows_what_was_sent_and_writes_its_value(world: World, tmp_path: Pa
     assert written.read_bytes() == b"value 0"
     gone = run(world, "get", "0-999999-1", "--url", f"http://127.0.0.1:{world.sidecar.port}")
     assert gone.exit_code == 1
-    assert gone.stderr == "0-999999-1: not pending: it has fired, was cancelled, or never existed\n"
+    assert gone.stderr == "0-999999-1 is not pending: it has fired, was cancelled, or never existed.\n"
 
 
 # Acting

@@ -173,6 +173,21 @@ def test_what_does_not_wait_is_404_wherever_it_would_be(group: Group) -> None:
         assert_problem(group.client.get(f"/pending/messages/{target}"), 404, target)
 
 
+def test_what_is_not_read_yet_may_be_what_is_asked_for(group: Group) -> None:
+    views = list(group.source.views())
+    views[2] = replace(views[2], lag=1_200, next_input_offset=90)
+    group.source.shown = views
+    for target in ("2-99-1", "id:other"):
+        said = group.client.get(f"/pending/messages/{target}").json()["message"]
+        assert said == (
+            f"{target} is not among the messages that are read: reading is behind by 1,200 of the retry topic's "
+            "partition 2. Ask again when they are read."
+        )
+    for target in ("2-89-1", "0-99-1"):
+        said = group.client.get(f"/pending/messages/{target}").json()["message"]
+        assert said == f"{target} is not pending: it has fired, was cancelled, or never existed."
+
+
 def test_what_is_not_found_at_the_address_of_an_owner_by_another_program_may_wait(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,8 +181,8 @@ def test_get_says_what_is_missing_of_a_retry_id_and_what_is_not_pending(shelf: S
     assert (result.exit_code, json.loads(result.stdout)["id"]) == (1, TARGET)
     assert "more messages have this id" in result.stderr
     assert "partition 1 has no owner" in result.stderr
-    shelf.replies["GET", PATH] = reply(404, {"error_code": 404, "message": "gone"})
-    assert f"{TARGET}: not pending" in run("get", TARGET).stderr
+    shelf.replies["GET", PATH] = reply(404, {"error_code": 404, "message": f"{TARGET} is gone."})
+    assert run("get", TARGET).stderr == f"{TARGET} is gone.\n"
     assert run("get", "order-4711").exit_code == 2
 
 
