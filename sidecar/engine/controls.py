@@ -34,6 +34,10 @@ from sidecar.model import StoredOffset, TimerId
 PAUSED_MAX: Final = 1000
 """Most paused origins of a partition: every checkpoint names them all."""
 
+CHANGED_SHARE: Final = 4
+"""Of the timers that a filter may look at in a plan, one in so many may be changed: that costs ten times as much, and
+what is due waits for it."""
+
 Dispose = Callable[[bytes, Head, str], bool]
 """Fires a timer, defers it, or sends it to the DLQ; returns whether it went to the DLQ. Never stored: a plan holds
 tens of thousands of objects, and a reference cycle would leave them to the garbage collector."""
@@ -199,14 +203,15 @@ class Controls:
     def _act_on(self, control: Control, acts: Acts) -> tuple[Unfinished, str, bool]:
         """Apply to the next targets; return the progress, a text about skipped ones, and whether there are more."""
         progress = self.unfinished or Unfinished(control.offset)
-        entries, full = self._targets(control, progress)
         is_meant, by_filter = _matcher(control), isinstance(control.target, MessageFilter)
+        left = -(-self._allowance.timers // CHANGED_SHARE) if by_filter else self._allowance.timers
+        entries, full = self._targets(control, progress)
         acted, skipped, dead = progress.acted, progress.skipped, progress.dead
         seen = (progress.seen_offset, progress.seen_first_ms)
         why = ""
         ordered: list[tuple[bytes, Head]] = []
         for entry in entries:
-            if self._allowance.bytes <= 0 or self._allowance.headers.left <= 0:
+            if self._allowance.bytes <= 0 or self._allowance.headers.left <= 0 or left <= 0:
                 full = True
                 break
             self._allowance.bytes -= len(entry)
@@ -228,6 +233,7 @@ class Controls:
                 continue
             dead += self._change(control, entry, fixed, acts)
             acted += 1
+            left -= 1
             if fixed.flags & ORDERED:
                 ordered.append((entry, fixed))
         progress = replace(
