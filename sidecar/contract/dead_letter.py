@@ -139,6 +139,11 @@ class DeadLetter:
         return _group(self._values)
 
     @property
+    def retry_id(self) -> str:
+        """The sender's own id, in `retry-id`; empty when none is named."""
+        return _text(self._values.get(native.RETRY_ID))
+
+    @property
     def timestamp_ms(self) -> int | None:
         """The timestamp of the record that failed."""
         return _number(self._values.get(TIMESTAMP_MS))

@@ -86,9 +86,26 @@ class Look(NamedTuple):
     """What was read of a window within the bounds."""
 
     records: Mapping[int, list[DlqRecord]]
-    """By partition, oldest first, without key, value and headers."""
+    """By partition, oldest first, without value and headers, and without key unless one is looked for."""
     covered: frozenset[int]
     """The partitions of which that is all."""
+
+
+class Named(NamedTuple):
+    """What single messages are looked for by, besides a filter; None: any."""
+
+    key: str | None = None
+    """The record key as UTF-8."""
+    retry_id: str | None = None
+
+    def matches(self, record: DlqRecord) -> bool:
+        """Return whether a record is one of these."""
+        if self.key is not None and record.key != self.key.encode():
+            return False
+        return self.retry_id is None or record.dead_letter.retry_id == self.retry_id
+
+
+ANY: Final = Named()
 
 
 def scan(
@@ -97,6 +114,7 @@ def scan(
     position: ScanPosition | None,
     look: Callable[[Mapping[int, OffsetRange]], Look],
     discards: Mapping[Place, Discard] = MappingProxyType({}),
+    named: Named = ANY,
 ) -> Scanned:
     """Look at the newest records of a range that are older than a position.
 
@@ -106,6 +124,7 @@ def scan(
         position: Where the look before stopped; None: the end.
         look: Reads a window; see `KafkaLook`.
         discards: The dead letters to leave out.
+        named: The messages that are looked for; by their keys only if the looks keep these.
 
     Raises:
         CommandFailed: The DLQ may not be read, or no record came in time.
@@ -127,7 +146,11 @@ def scan(
     matches = wanted.matcher()
     seen = {number: found for number, found in records.items() if number in covered}
     matching = {
-        number: [each for each in reversed(found) if matches(each.dead_letter) and discard_of(discards, each) is None]
+        number: [
+            each
+            for each in reversed(found)
+            if matches(each.dead_letter) and named.matches(each) and discard_of(discards, each) is None
+        ]
         for number, found in seen.items()
     }
     read = sum(map(len, seen.values()))
@@ -165,9 +188,11 @@ class KafkaLook:
     Args:
         settings: The settings, which name the DLQ.
         clock: Measures the time.
+        keep_keys: Whether the records keep their keys.
     """
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock, *, keep_keys: bool = False) -> None:
+        self._keep_keys = keep_keys
         self._settings = settings
         self._clock = clock
         self._pause = threading.Event()
@@ -183,7 +208,7 @@ class KafkaLook:
                 began_s = time.thread_time()
                 for record in reader.read():
                     size += record_bytes(record.key, record.value, record.headers or [])
-                    bare = record._replace(key=None, value=None, headers=None)
+                    bare = record._replace(key=record.key if self._keep_keys else None, value=None, headers=None)
                     records.setdefault(record.partition, []).append(bare)
                 self._pause.wait((time.thread_time() - began_s) * (1 / PROCESSOR_SHARE - 1))
             ends = reader.next_offsets

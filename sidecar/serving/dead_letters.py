@@ -31,7 +31,7 @@ from sidecar.dlq.count import Count
 from sidecar.dlq.discards import Discard, DiscardLog, Place, discard_of
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import DlqRecord, KafkaDeadLetterReader, OffsetRange, offset_ranges
-from sidecar.dlq.scan import SECONDS_MAX, KafkaLook, Scanned, ScanPosition, newest, scan
+from sidecar.dlq.scan import SECONDS_MAX, KafkaLook, Named, Scanned, ScanPosition, newest, scan
 from sidecar.errors import BrokerUnavailable
 from sidecar.kafka.admin.cluster import Admin, Deadline
 from sidecar.serving.local_messages import HeaderRoom, base64_of
@@ -155,8 +155,9 @@ class KafkaDeadLetters:
         position = None if query.cursor is None else ScanPosition.from_cursor(query.cursor)
         deadline = Deadline(ASK_S, self._clock)
         whole = offset_ranges(settings, self._made_admin(), query.died_from, query.died_to, deadline)
-        look, discards = KafkaLook(settings, self._clock), self._discards(settings)
-        return settings, scan(whole, wanted, position, look, discards)
+        look = KafkaLook(settings, self._clock, keep_keys=query.key is not None)
+        named = Named(query.key, query.retry_id)
+        return settings, scan(whole, wanted, position, look, self._discards(settings), named)
 
     def _discard_log(self, settings: Settings) -> DiscardLog:
         return DiscardLog(settings, self._made_admin(), self._clock)

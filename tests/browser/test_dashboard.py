@@ -180,7 +180,7 @@ def test_a_message_is_found_shown_and_cancelled_with_the_keyboard_alone(group: G
     press(page, "Cancel the message")
     expect(page.locator("#change-answer")).to_contain_text("Cancelled: 1 message will not be delivered.")
     page.keyboard.press("Enter")
-    expect(entry).to_contain_text("No pending message has this id")
+    expect(entry).to_contain_text("is not pending: it has fired, was cancelled, or never existed")
     eventually(lambda: group.status(timer) == 404, 30, "it is gone")
 
 

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from sidecar.api.bodies import Body
 from sidecar.api.messages.listing import HeaderBody
 from sidecar.contract.redrive import REASON_CHARS_MAX
-from sidecar.model import DUE_MS_MAX, Reason
+from sidecar.model import DUE_MS_MAX, RETRY_ID_BYTES_MAX, Reason
 from sidecar.policy.globs import Globs
 
 LIMIT: Final = 50
@@ -93,6 +93,17 @@ class FilterFields(BaseModel):
 
 class ScanQuery(FilterFields):
     """Selects dead letters, and the place from which to look."""
+
+    key: str | None = Field(
+        default=None, description="Only messages with this record key, as UTF-8.", max_length=500, examples=["order-17"]
+    )
+    retry_id: str | None = Field(
+        default=None,
+        description="Only messages with this `retry-id`.",
+        min_length=1,
+        max_length=RETRY_ID_BYTES_MAX,
+        examples=["order-17"],
+    )
 
     cursor: str | None = Field(
         default=None,

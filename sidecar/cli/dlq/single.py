@@ -49,12 +49,16 @@ def _dead_letters(settings: Settings) -> KafkaDeadLetters:
 
 @click.command("list", cls=SettingsCommand, epilog="Example: retry-sidecar dlq list --reason fatal --died-from -1h")
 @dead_letter_options
+@click.option("--key", metavar="TEXT", help="Only messages with this record key.")
+@click.option("--retry-id", metavar="TEXT", help="Only messages with this `retry-id`.")
 @click.option(
     "--limit", default=LIMIT, show_default=True, type=click.IntRange(min=1), help="Maximum number of dead letters."
 )
 @json_option
 @settings_options(DEAD_LETTERS)
-def list_dead_letters(settings: Settings, *, wanted: DeadLetterFilter, limit: int, as_json: bool) -> None:
+def list_dead_letters(
+    settings: Settings, *, wanted: DeadLetterFilter, key: str | None, retry_id: str | None, limit: int, as_json: bool
+) -> None:
     """List single dead letters, newest first, without headers and payloads.
 
     Discarded ones are left out. The user needs the permissions Read and DescribeConfigs on the DLQ.
@@ -67,6 +71,8 @@ def list_dead_letters(settings: Settings, *, wanted: DeadLetterFilter, limit: in
             origin=list(wanted.origins),
             exception=list(wanted.exceptions),
             group=list(wanted.groups),
+            key=key,
+            retry_id=retry_id or None,
             limit=min(LIMIT_MAX, limit - len(found)),
             cursor=cursor,
             died_from=died_from,

@@ -473,3 +473,14 @@ def test_what_is_discarded_is_listed_counted_and_redriven_no_more_wherever_it_is
     assert api.call("POST", DISCARDS, {"id": "0-99999999", "why": "x"}, {})[0] == 404
     assert read(world.sidecar, f"/dlq/messages/{by_http}")["discarded"] is None
     assert redriven(api, id=by_http, run=unique("run"))["redriven"] == 1
+
+
+def test_one_dead_letter_is_found_by_its_key_or_its_id(world: World) -> None:
+    marker = unique("m").encode()
+    headers: Pairs = [("retry-origin-topic", topic(world.stage, "orders").encode()), ("retry-attempt", b"3")]
+    own = [*headers, ("test", marker), ("retry-id", marker)]
+    world.send(Given(b"1", marker, [*headers, ("test", marker)], 0), Given(b"2", b"k", own, 1))
+    one, two = sorted(world.dead(marker, 2), key=lambda each: each.value or b"")
+    for option, wanted in (("--key", one), ("--retry-id", two)):
+        (found,) = lines(world, "list", option, marker.decode())
+        assert found["id"] == f"{wanted.partition}-{wanted.offset}"

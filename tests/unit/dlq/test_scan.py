@@ -13,7 +13,7 @@ from sidecar.contract.dead_letter import DeadLetter
 from sidecar.dlq.discards import Discard
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import DlqRecord, OffsetRange
-from sidecar.dlq.scan import RECORDS_MAX, Look, ScanPosition, newest, scan
+from sidecar.dlq.scan import RECORDS_MAX, Look, Named, ScanPosition, newest, scan
 
 LOOKS_MAX = 1_000
 LIMIT = 7
@@ -119,3 +119,21 @@ def test_a_cursor_is_the_text_of_a_position(window: int, ends: dict[int, int]) -
 def test_any_other_text_is_no_cursor(text: str) -> None:
     with pytest.raises(ValueError, match="not one that a page returned"):
         ScanPosition.from_cursor(text)
+
+
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [(Named(), True), (Named("k", "order-17"), True), (Named("k2"), False), (Named(None, "order"), False)],
+)
+def test_one_message_is_found_by_its_key_and_its_id(named: Named, found: bool) -> None:
+    dead_letter = DeadLetter([("retry-dlq-reason", b"fatal"), ("retry-id", b"order-17")])
+    record = DlqRecord(0, 5, 1, b"k", None, None, dead_letter)
+    scanned = scan(
+        {0: OffsetRange(5, 5, 6, 6)},
+        DeadLetterFilter(),
+        None,
+        lambda window: Look({0: [record]}, frozenset(window)),
+        named=named,
+    )
+    assert scanned.matching == {0: [record] if found else []}
+    assert scanned.read == 1
