@@ -143,7 +143,7 @@ class Restore:
             self._wipe()
             return log_start
         cluster_id, topic_id, topic = self._identity
-        if meta.cluster_id != cluster_id or (meta.changelog_topic or topic) != topic:
+        if (meta.cluster_id, meta.changelog_topic) != (cluster_id, topic):
             raise StoreCorrupt(
                 f"the state folder is of the changelog {meta.changelog_topic} on cluster {meta.cluster_id}, "
                 f"not of {topic} on {cluster_id}"

@@ -75,7 +75,7 @@ class Meta(msgspec.Struct, frozen=True, array_like=True):
     """Changelog offset of the last checkpoint applied after the broker reported it as committed; -1 when it was read
     from the log."""
     changelog_topic: str = ""
-    """The changelog's name; empty: not noted."""
+    """The changelog's name."""
 
 
 def lane_of(origin: str, key: bytes) -> bytes:

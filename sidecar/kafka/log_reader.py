@@ -18,7 +18,6 @@ from sidecar.kafka.admin.offsets import Bounds, Committed, committed_of
 from sidecar.kafka.config import quiet_logger
 from sidecar.kafka.errors import failed, translated
 from sidecar.kafka.input import record_of, records_of
-from sidecar.kafka.poll_batch import poll_batch
 from sidecar.kafka.tokens import made
 from sidecar.model import Record
 
@@ -111,7 +110,10 @@ class LogReader:
 
     def poll(self, limit: int, timeout_s: float) -> list[Message]:
         """Return what `read` yields as the library has it. Raises KafkaFailed."""
-        return list(poll_batch(self._consumer, limit - 1, timeout_s))
+        # poll() returns with the first record, consume() only with the last one.
+        with translated():
+            first = self._consumer.poll(timeout_s)
+            return [] if first is None else [first, *self._consumer.consume(limit - 1, 0)]
 
     def read(self, limit: int, timeout_s: float) -> Iterator[Record | End | Unread]:
         """Yield at most `limit` available items, after waiting for the first one.
@@ -121,7 +123,7 @@ class LogReader:
         Raises:
             KafkaFailed: The consumer cannot be used again.
         """
-        for message in poll_batch(self._consumer, limit - 1, timeout_s):
+        for message in self.poll(limit, timeout_s):
             if (error := message.error()) is None:
                 yield self._record_of(message)
             else:
@@ -168,7 +170,7 @@ class LogReader:
         with translated():
             found = self._consumer.get_watermark_offsets(TopicPartition(self.topic, partition), timeout_s)
         if found is None:
-            raise KafkaFailed(f"no answer within {timeout_s:g} s", away=True)
+            raise KafkaFailed(f"{self.topic}, partition {partition}: no answer within {timeout_s:g} s", away=True)
         return Bounds(*found)
 
     def offsets_at(self, partitions: Iterable[int], at_ms: int, timeout_s: float) -> dict[int, int]:

@@ -172,7 +172,7 @@ def _rebuild(changelog: _Changelog, store: Store, number: int, meta: Meta, *, be
     identity, mark = changelog.identity, changelog.mark(number)
     if number not in changelog.numbers:
         return Done(Outcome.REFUSED, text="the changelog has no such partition")
-    if meta.cluster_id != identity.cluster_id or meta.changelog_topic not in {"", identity.changelog_topic}:
+    if (meta.cluster_id, meta.changelog_topic) != (identity.cluster_id, identity.changelog_topic):
         text = f"the folder is of the changelog {meta.changelog_topic} on cluster {meta.cluster_id}"
         return Done(Outcome.REFUSED, text=text)
     if meta.changelog_offset == NOT_RESTORED:
