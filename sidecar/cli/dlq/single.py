@@ -5,9 +5,10 @@ from __future__ import annotations
 import getpass
 import re
 import socket
-from typing import Final
+from typing import Any, Final
 
 import click
+from pydantic import ValidationError
 from rich.text import Text
 
 from sidecar.api.dlq.bodies import (
@@ -47,6 +48,18 @@ def _dead_letters(settings: Settings) -> KafkaDeadLetters:
     return KafkaDeadLetters(settings, SystemClock())
 
 
+def _query(**fields: Any) -> ListQuery:
+    """Return the query. Raises UsageError for what HTTP would refuse, too."""
+    try:
+        return ListQuery(**fields)
+    except ValidationError as cause:
+        fault = cause.errors()[0]
+        if not fault["loc"]:
+            raise click.UsageError(fault["msg"].removeprefix("Value error, ")) from None
+        option = str(fault["loc"][0]).replace("_", "-")
+        raise click.BadParameter(fault["msg"], param_hint=f"--{option}") from None
+
+
 @click.command("list", cls=SettingsCommand, epilog="Example: retry-sidecar dlq list --reason fatal --died-from -1h")
 @dead_letter_options
 @click.option("--key", metavar="TEXT", help="Only messages with this record key.")
@@ -66,7 +79,7 @@ def list_dead_letters(
     dead_letters, cursor, found = _dead_letters(settings), None, list[DeadLetterBody]()
     died_from, died_to = died_from_ms(wanted), died_to_ms(wanted)
     while True:
-        query = ListQuery(
+        query = _query(
             reason=list(wanted.reasons),
             origin=list(wanted.origins),
             exception=list(wanted.exceptions),
