@@ -254,10 +254,12 @@ def test_an_aiokafka_consumer_is_looked_at(options: dict[str, Any], said: str | 
     aiokafka = pytest.importorskip("aiokafka")
     from retry_sidecar.aiokafka import AiokafkaRetrying
 
+    producer: Any = None
+
     async def made() -> None:
         consumer = aiokafka.AIOKafkaConsumer(**options)
         try:
-            AiokafkaRetrying(consumer, None, group="shop")  # type: ignore[arg-type]
+            AiokafkaRetrying(consumer, producer, group="shop")
         finally:
             await consumer.stop()
 
