@@ -29,9 +29,8 @@ MESSAGE_TIMEOUT_MS = 6_000
 """A running broker answers within it; other messages wait no longer for a topic that gives no answer."""
 MESSAGE_TIMEOUT_MAX_MS = 18_000
 """For a large record on a slow link: nearly the whole transaction timeout."""
-COMPRESSION: Final[Config] = {"compression.type": "gzip", "compression.level": 1}
-"""Compression of writes, unless configured: of the codecs the one that every client of Kafka reads by itself. A large
-record that came compressed seldom fits uncompressed."""
+COMPRESSION: Final[Config] = {"compression.type": "lz4"}
+"""Compression of writes, unless configured. A large record that came compressed seldom fits uncompressed."""
 
 # librdkafka warns in the log of each property that has no meaning for a client of the other kind, and of
 # those alone it says which kind they belong to: these are the ones its reference marks C and P.
@@ -201,7 +200,6 @@ def transactional_producer(
     tuning: Config = {
         **_SENDING,
         "message.timeout.ms": message_timeout_ms,
-        # The level is of the codec, so it goes with it.
         **({} if _CODEC & settings.client_properties.keys() else COMPRESSION),
         "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
         "queue.buffering.max.kbytes": 65_536,

@@ -1,7 +1,13 @@
 // A consumer with KafkaJS: what fails goes to the retry topic and comes back when it is due.
 import kafkajs from "kafkajs";
+import lz4 from "lz4-napi";
 
 const { BOOTSTRAP_SERVERS, TOPIC, RETRY_TOPIC, GROUP } = process.env;
+// The sidecar compresses what it delivers with lz4, which KafkaJS cannot read alone.
+kafkajs.CompressionCodecs[kafkajs.CompressionTypes.LZ4] = () => ({
+  compress: (encoder) => lz4.compressFrame(encoder.buffer),
+  decompress: (buffer) => lz4.decompressFrame(buffer),
+});
 
 // An error that is worth a retry.
 class SupplierDown extends Error {}

@@ -1,4 +1,4 @@
-"""How what is delivered is compressed, as the broker stores it: in what every client reads, or as its topic says."""
+"""How what is delivered is compressed, as the broker stores it: as the sidecar is set, or as its topic says."""
 
 from __future__ import annotations
 
@@ -40,14 +40,16 @@ def codecs(data_dir: Path, topic: str) -> set[str]:
     return found
 
 
-def test_deliveries_are_compressed_with_gzip_or_as_their_topic_says(tmp_path: Path, sidecars: Sidecars) -> None:
+def test_deliveries_are_compressed_as_the_sidecar_is_set_or_as_their_topic_says(
+    tmp_path: Path, sidecars: Sidecars
+) -> None:
     with local_broker(data_dir=tmp_path / "data") as broker:
         address = broker.bootstrap_servers
         stage = set_stage(address)
         own = {codec: f"{stage.app_id}-{codec}" for codec in ("uncompressed", "snappy", "lz4", "zstd")}
         for codec, topic in own.items():
             create_topic(address, topic, config={"compression.type": codec})
-        sidecars.start("one", stage)
+        sidecars.start("one", stage, CLIENT_COMPRESSION_TYPE="gzip")
         origins = [stage.origin, *own.values()]
         for origin in origins:
             headers: Pairs = [
