@@ -85,8 +85,8 @@ def _as_line(record: Record, headers: dict[str, bytes | None]) -> str:
         shown_instant(record.timestamp_ms),
         f"{record.partition}-{record.offset}",
         "" if late_ms is None else f"late={shown_span(late_ms)}",
-        *(f"{name}={(headers[name] or b'').decode(errors='replace')}" for name in _SHOWN if name in headers),
-        "" if record.key is None else f"key={record.key.decode(errors='replace')}",
+        *(f"{name}={_text(headers[name]) or ''}" for name in _SHOWN if name in headers),
+        "" if record.key is None else f"key={_text(record.key)}",
     ]
     return "  ".join(filter(None, words))
 
@@ -97,8 +97,10 @@ def _as_json(record: Record, headers: dict[str, bytes | None]) -> dict[str, obje
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
         "late_ms": _late_ms(record, headers),
-        "key": None if record.key is None else record.key.decode(errors="replace"),
-        "headers": [
-            [name, None if value is None else value.decode(errors="replace")] for name, value in record.headers or ()
-        ],
+        "key": _text(record.key),
+        "headers": [[name, _text(value)] for name, value in record.headers or ()],
     }
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode(errors="replace")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -29,7 +29,7 @@ MESSAGE_TIMEOUT_MS = 6_000
 """A running broker answers within it; other messages wait no longer for a topic that gives no answer."""
 MESSAGE_TIMEOUT_MAX_MS = 18_000
 """For a large record on a slow link: nearly the whole transaction timeout."""
-COMPRESSION: Final[Config] = {"compression.type": "lz4"}
+COMPRESSION = "lz4"
 """Compression of writes, unless configured. A large record that came compressed seldom fits uncompressed."""
 
 # librdkafka warns in the log of each property that has no meaning for a client of the other kind, and of
@@ -50,10 +50,10 @@ _PRODUCER_ONLY = frozenset(
     produce.offset.report partitioner""".split()  # noqa: SIM905  # as above
 )
 
-_CODEC = frozenset({"compression.codec", "compression.type"})
 _ALIASES = {
     "linger.ms": "queue.buffering.max.ms",
     "message.timeout.ms": "delivery.timeout.ms",
+    "compression.type": "compression.codec",
 }
 """Our tuning -> the other name that the operator may have used for it."""
 
@@ -200,7 +200,7 @@ def transactional_producer(
     tuning: Config = {
         **_SENDING,
         "message.timeout.ms": message_timeout_ms,
-        **({} if _CODEC & settings.client_properties.keys() else COMPRESSION),
+        "compression.type": COMPRESSION,
         "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
         "queue.buffering.max.kbytes": 65_536,
         "linger.ms": 5,
