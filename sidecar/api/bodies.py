@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+TOPIC_PATTERN: Final = r"^[A-Za-z0-9._-]{1,249}$"
 _NOW_MS = 1_770_000_000_000
 
 

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sidecar.api.bodies import (
     PENDING_EXAMPLE,
     PENDING_OF_ORIGIN_EXAMPLE,
+    TOPIC_PATTERN,
     ErrorBody,
     PendingBody,
     PendingOfOriginBody,
@@ -34,7 +35,7 @@ class PendingQuery(BaseModel):
     origin: str | None = Field(
         default=None,
         description="Count messages for this origin topic only. The response then has only `total` and `by_partition`.",
-        pattern=r"^[A-Za-z0-9._-]{1,249}$",
+        pattern=TOPIC_PATTERN,
         examples=["orders"],
     )
     partition: int | None = Field(

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from sidecar.api.bodies import Body
+from sidecar.api.bodies import TOPIC_PATTERN, Body
 from sidecar.api.messages.listing import HeaderBody
+from sidecar.contract.filter import TEXT_CHARS_MAX
 from sidecar.contract.redrive import REASON_CHARS_MAX
 from sidecar.model import DUE_MS_MAX, RETRY_ID_BYTES_MAX, Reason
 from sidecar.policy.globs import Globs
@@ -22,7 +23,6 @@ PER_SECOND_MAX: Final = 10_000.0
 CURSOR_CHARS_MAX: Final = 12_000
 ID_PATTERN: Final = r"^[a-zA-Z0-9._-]{1,100}$"
 POSITION_PATTERN: Final = r"^(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,17})$"
-TOPIC_PATTERN: Final = r"^[A-Za-z0-9._-]{1,249}$"
 
 _NOW_MS = 1_770_000_000_000
 _HOUR: Final = "2026-02-02T02:00Z"
@@ -95,7 +95,10 @@ class ScanQuery(FilterFields):
     """Selects dead letters, and the place from which to look."""
 
     key: str | None = Field(
-        default=None, description="Only messages with this record key, as UTF-8.", max_length=500, examples=["order-17"]
+        default=None,
+        description="Only messages with this record key, as UTF-8.",
+        max_length=TEXT_CHARS_MAX,
+        examples=["order-17"],
     )
     retry_id: str | None = Field(
         default=None,

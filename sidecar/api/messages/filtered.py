@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from starlette.responses import JSONResponse
 
+from sidecar.api.bodies import TOPIC_PATTERN
 from sidecar.api.messages.changes import (
     ANSWERS,
     ChangeParameters,
@@ -19,9 +20,10 @@ from sidecar.api.messages.changes import (
     require_json,
     whole,
 )
-from sidecar.api.messages.routes import HEADERS_MAX, HeaderFilter, TextFilter
+from sidecar.api.messages.routes import HeaderFilter, TextFilter
 from sidecar.contract.control import ControlKind, Outcome
-from sidecar.contract.filter import MessageFilter
+from sidecar.contract.filter import HEADERS_MAX, MessageFilter
+from sidecar.contract.values import INT32_MAX
 from sidecar.model import DUE_MS_MAX
 
 PATH: Final = "/pending/messages"
@@ -46,11 +48,11 @@ class FilterBody(BaseModel):
     origin: str | None = Field(
         default=None,
         description="Messages for this origin topic.",
-        pattern=r"^[A-Za-z0-9._-]{1,249}$",
+        pattern=TOPIC_PATTERN,
         examples=["orders"],
     )
     partition: Annotated[int | None, BeforeValidator(whole)] = Field(
-        default=None, description="Messages of this input partition.", ge=0, le=2**31 - 1, examples=[0]
+        default=None, description="Messages of this input partition.", ge=0, le=INT32_MAX, examples=[0]
     )
     due_from: _Due = Field(
         default=None,

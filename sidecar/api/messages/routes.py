@@ -14,7 +14,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from sidecar.api.auth import Gate
-from sidecar.api.bodies import ErrorBody
+from sidecar.api.bodies import TOPIC_PATTERN, ErrorBody
 from sidecar.api.instances import FORWARDED
 from sidecar.api.messages.listing import (
     CURSOR_EXAMPLE,
@@ -32,6 +32,7 @@ from sidecar.api.messages.listing import (
     Wanted,
 )
 from sidecar.contract.control import parse_target
+from sidecar.contract.filter import HEADERS_MAX, TEXT_CHARS_MAX
 from sidecar.model import DUE_MS_MAX, TimerId
 
 
@@ -68,8 +69,7 @@ TargetText = Annotated[
 _UNKNOWN: Final = "The group's figures are not known yet, or the store cannot be read now."
 
 
-HEADERS_MAX: Final = 8
-TextFilter = Annotated[str, Field(max_length=500)]
+TextFilter = Annotated[str, Field(max_length=TEXT_CHARS_MAX)]
 HeaderFilter = Annotated[str, Field(pattern=r"^[^:]{1,200}:", max_length=1_000)]
 
 
@@ -81,7 +81,7 @@ class MessagesQuery(BaseModel):
     origin: str | None = Field(
         default=None,
         description="Only messages for this origin topic.",
-        pattern=r"^[A-Za-z0-9._-]{1,249}$",
+        pattern=TOPIC_PATTERN,
         examples=["orders"],
     )
     partition: int | None = Field(
