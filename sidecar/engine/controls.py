@@ -33,7 +33,8 @@ from sidecar.model import StoredOffset, TimerId
 
 PAUSED_MAX: Final = 1000
 """Most paused origins of a partition: every checkpoint names them all."""
-
+REASONS_MAX: Final = 3
+"""Most reasons that an outcome gives for what a fire leaves as it is."""
 CHANGED_SHARE: Final = 4
 """Of the timers that a filter may look at in a plan, one in so many may be changed: that costs ten times as much, and
 what is due waits for it."""
@@ -208,7 +209,7 @@ class Controls:
         entries, full = self._targets(control, progress)
         acted, skipped, dead = progress.acted, progress.skipped, progress.dead
         seen = (progress.seen_offset, progress.seen_first_ms)
-        why = ""
+        why: dict[str, None] = {}
         ordered: list[tuple[bytes, Head]] = []
         for entry in entries:
             if self._allowance.bytes <= 0 or self._allowance.headers.left <= 0 or left <= 0:
@@ -229,7 +230,8 @@ class Controls:
                 continue
             if blocker := self._blocker(control, entry, fixed, origin):
                 skipped += 1
-                why = why or blocker
+                if len(why) < REASONS_MAX:
+                    why[blocker] = None
                 continue
             dead += self._change(control, entry, fixed, acts)
             acted += 1
@@ -331,10 +333,10 @@ def _matcher(control: Control) -> Callable[[bytes, Head], bool]:
     return is_meant
 
 
-def _detail(progress: Unfinished, why: str) -> str:
+def _detail(progress: Unfinished, why: Iterable[str]) -> str:
     words = []
     if progress.skipped:
-        words.append(f"{progress.skipped} were left as they are: {why or 'their origin is not open'}")
+        words.append(f"{progress.skipped} were left as they are: {', '.join(why) or 'their origin is not open'}")
     if progress.dead:
         words.append(f"{progress.dead} went to the DLQ, which says why")
     return "; ".join(words)

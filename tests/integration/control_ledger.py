@@ -4,7 +4,9 @@ It reads what is committed: the input, the origins, the DLQ, the outcomes on the
 only where each transaction of a partition ends (its next input offset and its instant). From these it acts the whole
 history of every partition again, transaction by transaction: first the input records that the transaction took in, in
 their order, then what came due. A record on an origin topic belongs to the last transaction of its partition whose
-instant is not after the broker's stamp: the next one is not planned before this one is committed.
+instant is not after the broker's stamp: the next one is not planned before this one is committed. An instant is an
+estimate of the broker's time, though: a delivery near the border of two transactions may belong to either, and a
+history is right when it is with one such choice.
 
 A transaction that only the changelog lost (`History.rolled_back`) is acted too, under the same rules, and then all is
 as before it: what it took in is taken in again. What went out in it may come once more, which is counted, or not.
@@ -12,9 +14,9 @@ as before it: what it took in is taken in again. What went out in it may come on
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
@@ -22,6 +24,7 @@ from typing import Final, NamedTuple
 
 from sidecar.contract.control import ControlKind, Outcome
 from sidecar.contract.status import OutcomeRecord
+from sidecar.engine.repeats import REMEMBERED_MAX, REMEMBERED_MS
 from sidecar.model import DUE_MS_MAX, TimerId
 from tests.integration.control_history import Answer, Asked, Delivery, History, Message, Told, Turn
 
@@ -32,10 +35,14 @@ _EFFECT: Final = {
     ControlKind.PAUSE: Outcome.PAUSED,
     ControlKind.RESUME: Outcome.RESUMED,
 }
-
-
-_UNREACHABLE = "is unreachable"
-"""Ends the detail of an outcome that leaves messages where they are because their origin gives no answer."""
+_UNREACHABLE: Final = "is unreachable"
+"""In the detail of an outcome that leaves messages where they are because their origin gives no answer."""
+_REPEATED: Final = "this is the outcome of the first such command"
+"""The detail of an outcome that a copy of a command gets."""
+_SLACK_MS: Final = 400
+"""The instant of a transaction, an estimate, is at most so far from the time of its broker."""
+_CHOICES_MAX: Final = 500
+"""The history of a partition is acted again at most so often, to find the transactions of its deliveries."""
 
 
 class Rule(StrEnum):
@@ -79,21 +86,52 @@ def judge(history: History) -> Verdict:
     faults: list[Fault] = []
     went_out: Counter[tuple[int, int]] = Counter()
     for number in sorted(history.turns):
-        partition = _Partition(number, history)
-        faults += partition.judged()
+        partition, found = _act(number, history)
+        faults += found
         went_out.update({(number, offset): count for offset, count in partition.went_out.items()})
     twice, came_again = _twice(history, went_out)
     mistold, answered_anew = _mistold(history)
     return Verdict([*faults, *twice, *_paused_by_time(history), *mistold], came_again, answered_anew)
 
 
-class _Partition:
-    """One input partition, acted again."""
+def _act(number: int, history: History) -> tuple[_Partition, Sequence[Fault]]:
+    """Act a partition again, with the transactions of unsure deliveries that leave the fewest faults."""
+    moved: dict[Delivery, int] = {}
+    partition = _Partition(number, history, moved)
+    faults = partition.judged()
+    tries = _CHOICES_MAX
+    untried = partition.unsure() if faults else []
+    while untried and faults and tries:
+        tries -= 1
+        delivery, turn = untried.pop()
+        other = _Partition(number, history, {**moved, delivery: turn})
+        if len(found := other.judged()) < len(faults):
+            moved, partition, faults = {**moved, delivery: turn}, other, found
+            untried = partition.unsure()
+    return partition, faults
 
-    def __init__(self, number: int, history: History) -> None:
+
+class _Partition:
+    """One input partition, acted again.
+
+    Args:
+        number: Of the partition.
+        history: All that is committed.
+        moved: The numbers of the transactions that some deliveries belong to, whatever their stamps say.
+    """
+
+    def __init__(self, number: int, history: History, moved: Mapping[Delivery, int]) -> None:
         self._number = number
         self._history = history
+        self._moved = moved
         self._faults: list[Fault] = []
+        self._faulty: set[int] = set()
+        """The transactions in which a rule is broken."""
+        self._turn = -1
+        self._near: list[tuple[Delivery, int]] = []
+        """Deliveries close to the border of another transaction, with its number."""
+        self._acted: dict[str, OutcomeRecord] = {}
+        """The first outcomes of commands by control id, oldest first."""
         self._waiting: dict[int, int] = {}
         """Due of what waits, by offset."""
         self._gone: dict[int, Outcome | None] = {}
@@ -116,7 +154,7 @@ class _Partition:
         delivered = self._by_turn([turn for turn, _ in turns])
         begin = 0
         for at, (turn, is_lost) in enumerate(turns):
-            self._now_ms, self._fired = turn.at_ms, delivered.get(at, {})
+            self._turn, self._now_ms, self._fired = at, turn.at_ms, delivered.get(at, {})
             if is_lost:
                 self._take_in_vain(begin, turn.next_offset)
             else:
@@ -124,6 +162,14 @@ class _Partition:
                 begin = turn.next_offset
         self._end(begin)
         return self._faults
+
+    def unsure(self) -> list[tuple[Delivery, int]]:
+        """Return the deliveries that may belong to a neighbour of the transaction in which something is wrong."""
+        return [
+            (each, turn)
+            for each, turn in self._near
+            if each not in self._moved and any(abs(turn - faulty) <= 1 for faulty in self._faulty)
+        ]
 
     def _take_in(self, begin: int, end: int) -> None:
         """Act one transaction."""
@@ -138,6 +184,7 @@ class _Partition:
     def _take_in_vain(self, begin: int, end: int) -> None:
         """Act one transaction that is rolled back, with the outcomes that it told, and take its effects back."""
         waiting, gone, paused, told = self._waiting.copy(), self._gone.copy(), self._paused.copy(), self._told.copy()
+        acted = self._acted.copy()
         for offset in range(begin, end):
             self._told[offset] = [each for each in told[offset] if each.record.at_ms == self._now_ms]
         self._take_in(begin, end)
@@ -145,14 +192,17 @@ class _Partition:
         self.went_out.update(offset for offset in out if offset not in gone)
         for offset in range(begin, end):
             told[offset] = [each for each in told[offset] if each.record.at_ms != self._now_ms]
-        self._waiting, self._gone, self._paused, self._told = waiting, gone, paused, told
+        self._waiting, self._gone, self._paused, self._told, self._acted = waiting, gone, paused, told, acted
 
     def _by_turn(self, turns: Sequence[Turn]) -> dict[int, dict[int, Delivery]]:
         starts = [turn.at_ms for turn in turns]
         found: dict[int, dict[int, Delivery]] = {}
         for each in self._history.delivered:
             if each.timer.partition == self._number:
-                turn = bisect_right(starts, each.stamp_ms) - 1
+                turn = self._moved.get(each, bisect_right(starts, each.stamp_ms) - 1)
+                first = bisect_left(starts, each.stamp_ms - _SLACK_MS) - 1
+                last = bisect_right(starts, each.stamp_ms + _SLACK_MS)
+                self._near += [(each, near) for near in range(max(first, 0), last) if near != turn]
                 if found.setdefault(turn, {}).setdefault(each.timer.offset, each) is not each:
                     self._fault(Rule.TWICE, f"{each}, and before in the same transaction")
         if lost := found.pop(-1, None):
@@ -160,6 +210,7 @@ class _Partition:
         return found
 
     def _fault(self, rule: Rule, text: str) -> None:
+        self._faulty.add(self._turn)
         self._faults.append(Fault(rule, f"partition {self._number}, transaction at {self._now_ms}: {text}"))
 
     # Input
@@ -190,9 +241,13 @@ class _Partition:
             self._fault(Rule.UNANSWERED, f"{asked} at {offset} has {len(tellings)} outcomes")
             return
         told = tellings[0].record
+        if told.at_ms != self._now_ms:
+            self._fault(Rule.TORN, f"{told} at {offset}: another transaction took its control record in")
+        if self._is_repeated(asked, offset, told):
+            return
         if told.count < count:
             targets, expected, count = self._without_what_went_out(asked, targets, told.count)
-        if self._history.origins_fail and asked.kind is ControlKind.FIRE and told.detail.endswith(_UNREACHABLE):
+        if self._history.origins_fail and asked.kind is ControlKind.FIRE and _UNREACHABLE in told.detail:
             reached = [offset for offset in self._open(targets) if offset in self._fired]
             expected, count = (Outcome.FIRED if reached else Outcome.ORIGIN_PAUSED), len(reached)
             targets = reached or targets
@@ -200,10 +255,24 @@ class _Partition:
             self._fault(Rule.NOT_PENDING, f"{told} at {offset}, but {self._shown(targets)} wait")
         elif (told.outcome, told.count) != (expected, count):
             self._fault(Rule.UNTRUE, f"{told} at {offset}, not {expected} {count}: {asked}")
-        if told.at_ms != self._now_ms:
-            self._fault(Rule.TORN, f"{told} at {offset}: another transaction took its control record in")
         if told.outcome is expected:
             self._take_effect(asked, expected, targets)
+
+    def _is_repeated(self, asked: Asked, offset: int, told: OutcomeRecord) -> bool:
+        """Tell whether a command is a copy of one that the partition acted on; remember it if not."""
+        first = self._acted.get(asked.control_id)
+        if told.detail == _REPEATED:
+            if first is None or (first.outcome, first.count) != (told.outcome, told.count):
+                self._fault(Rule.UNTRUE, f"{told} at {offset}, but the first one was {first}: {asked}")
+            return True
+        of_one = asked.kind in {ControlKind.CANCEL, ControlKind.FIRE} and not asked.target.startswith("id:")
+        if not asked.refused and not of_one:
+            if first is not None and self._now_ms - first.at_ms < REMEMBERED_MS:
+                self._fault(Rule.UNTRUE, f"{told} at {offset} is acted on again, after {first}: {asked}")
+            self._acted[asked.control_id] = told
+            if len(self._acted) > REMEMBERED_MAX:
+                del self._acted[next(iter(self._acted))]
+        return False
 
     def _without_what_went_out(self, asked: Asked, targets: list[int], told: int) -> tuple[list[int], Outcome, int]:
         """Return targets, outcome and count when what went out in a transaction that was rolled back does not wait."""

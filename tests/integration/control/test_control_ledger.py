@@ -121,7 +121,7 @@ def withheld(history: History, offset: int) -> None:
 FORGERIES: dict[str, tuple[Rule, Callable[[History], object]]] = {
     "a cancelled one comes after all": (Rule.CANCELLED, lambda h: deliver(h, 1, 8_005, 9_000)),
     "a cancelled one waits on": (Rule.CANCELLED, lambda h: h.waiting.append(TimerId(0, 1, 9_000))),
-    "not pending, and it comes later": (Rule.NOT_PENDING, lambda h: come_at(h, 0, 3_005)),
+    "not pending, and it comes later": (Rule.NOT_PENDING, lambda h: come_at(h, 0, 3_500)),
     "not pending, and it waits on": (Rule.NOT_PENDING, lambda h: say(h, 9, Outcome.NOT_PENDING, 0, 4_000)),
     "cancelled, and it had come before": (Rule.UNTRUE, lambda h: say(h, 7, Outcome.CANCELLED, 1, 3_000)),
     "one of two is cancelled": (Rule.UNTRUE, lambda h: say(h, 6, Outcome.CANCELLED, 1, 3_000)),
@@ -184,13 +184,64 @@ def test_a_fire_that_finds_one_of_two_origins_unreachable_fires_the_other() -> N
         },
         told=[told(2, Outcome.FIRED, 1, 3_000, "1 were left as they are: a is unreachable")],
         delivered=[
-            Delivery(TimerId(0, 1, 6_500), "b", 3_005, 6_500),
-            Delivery(TimerId(0, 0, 5_500), "a", 6_005, 5_500),
+            Delivery(TimerId(0, 1, 6_500), "b", 3_500, 6_500),
+            Delivery(TimerId(0, 0, 5_500), "a", 6_500, 5_500),
         ],
     )
     assert {fault.rule for fault in judge(history).faults} >= {Rule.UNTRUE, Rule.NOT_FIRED}
     history.origins_fail = True
     assert judge(history) == Verdict([])
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        lambda h: come_at(h, 10, 3_990),
+        lambda h: come_at(h, 0, 3_005),
+        lambda h: h.turns[0].insert(4, Turn(12, 4_000)),
+    ],
+    ids=["stamped before the command that fires it", "stamped behind a command that finds it gone", "one at once"],
+)
+def test_a_delivery_near_the_border_of_two_transactions_belongs_to_either(forge: Callable[[History], object]) -> None:
+    history = right()
+    forge(history)
+    assert judge(history) == Verdict([])
+
+
+def test_a_delivery_does_not_belong_to_a_transaction_far_away() -> None:
+    history = right()
+    come_at(history, 10, 3_500)
+    assert {fault.rule for fault in judge(history).faults} == {Rule.EARLY, Rule.NOT_FIRED}
+
+
+def copied(outcome: Outcome, count: int, detail: str = "this is the outcome of the first such command") -> History:
+    """Return the right history with a copy of its reschedule at the end, and the answer to the copy."""
+    history = right()
+    history.items[0, 17] = history.items[0, 9]
+    history.turns[0].append(Turn(18, 9_000))
+    history.told.append(told(17, outcome, count, 9_000, detail))
+    return history
+
+
+def test_a_copy_of_a_command_gets_the_first_outcome_and_does_nothing() -> None:
+    assert judge(copied(Outcome.RESCHEDULED, 1)) == Verdict([])
+
+
+@pytest.mark.parametrize(
+    "history",
+    [copied(Outcome.RESCHEDULED, 2), copied(Outcome.NOT_PENDING, 0), copied(Outcome.NOT_PENDING, 0, "")],
+    ids=["another count", "another outcome", "acted on again"],
+)
+def test_a_copy_of_a_command_with_another_outcome_is_found(history: History) -> None:
+    assert [fault.rule for fault in judge(history).faults] == [Rule.UNTRUE]
+
+
+def test_a_first_outcome_that_no_command_had_is_found() -> None:
+    history = right()
+    say(history, 9, Outcome.RESCHEDULED, 1, 4_000, "this is the outcome of the first such command")
+    come_at(history, 3, 9_005, was_due_ms=9_000)
+    history.turns[0].append(Turn(17, 9_000))
+    assert [fault.rule for fault in judge(history).faults] == [Rule.UNTRUE]
 
 
 def test_a_pause_is_judged_by_clocks_alone_too() -> None:

@@ -220,6 +220,20 @@ def test_a_fire_of_several_origins_counts_those_that_are_open() -> None:
     assert partition_plan.control_outcomes[0].detail == "2 were left as they are: A is vanished"
 
 
+def test_a_fire_gives_the_first_reasons_why_messages_are_left() -> None:
+    stage = stage_of(1)
+    for origin in "BCD":
+        stage.commit(NOW, stage.send(NOW + 50, origin, retry_id=b"x"))
+    closures = {"A": Closure.VANISHED, "B": Closure.PAUSED, "C": Closure.UNREACHABLE, "D": Closure.PAUSED}
+    terms = replace(TERMS, closed={origin: Closed(closure, NOW) for origin, closure in closures.items()})
+    partition_plan = stage.commit(NOW, stage.control(ControlKind.FIRE, b"x"), terms=terms)
+    detail = "4 were left as they are: A is vanished, B is paused, C is unreachable"
+    assert (outcomes(partition_plan), partition_plan.control_outcomes[0].detail) == (
+        [(Outcome.ORIGIN_PAUSED, 0)],
+        detail,
+    )
+
+
 def test_a_fire_that_ends_on_the_dlq_says_so() -> None:
     stage = Stage()
     stage.commit(NOW, stage.send(NOW + 50, retry_id=b"x", origin_partition=3))
