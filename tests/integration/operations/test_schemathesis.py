@@ -99,4 +99,4 @@ def test_schemathesis_finds_nothing(world: World, tmp_path: Path) -> None:
     tested = re.search(r"Selected: (\d+)/\1\s+Tested: (\d+)", found.stdout)
     assert tested, found.stdout
     assert tested[1] == tested[2], "every call was tested"
-    assert world.sidecar.ready() or "paused" in str(world.sidecar.get("/readyz")), "it works on"
+    eventually(lambda: world.sidecar.ready() or "paused" in str(world.sidecar.get("/readyz")), RUN_S, "it works on")
