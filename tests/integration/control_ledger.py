@@ -41,8 +41,9 @@ _REPEATED: Final = "this is the outcome of the first such command"
 """The detail of an outcome that a copy of a command gets."""
 _SLACK_MS: Final = 400
 """The instant of a transaction, an estimate, is at most so far from the time of its broker."""
-_CHOICES_MAX: Final = 500
-"""The history of a partition is acted again at most so often, to find the transactions of its deliveries."""
+_CHOICES_MAX: Final = 60
+"""The history of a partition, a second or two for an hour, is acted again at most so often, to find the transactions
+of its deliveries."""
 
 
 class Rule(StrEnum):
